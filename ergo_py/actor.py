@@ -193,6 +193,24 @@ class Actor(StreamVerbs, IdleVerbs):
         return None
 
     @default
+    def hand_over(self) -> object:
+        """Called in a program with ``run(main, handover=…)`` when the next version takes over,
+        between two messages: return the state of this process, of plain values and listed types.
+
+        It must change nothing: the next version may fail, and then this process goes on. If it
+        raises, the program goes on, and the next version ends.
+        """
+        return None
+
+    @default
+    def take_over(self, state: Any) -> Awaitable[None] | None:
+        """Called in the next version, after ``init`` and before the program accepts connections,
+        with the state of the process of the same name. It knows the layouts of older versions. If
+        it raises, the next version ends, and the old program goes on.
+        """
+        return None
+
+    @default
     def handle_child_exit(self, child: Any, reason: Reason) -> Awaitable[None] | None:
         """Called when a process or meta-process that this process spawned has ended; ``child`` is
         its PID or alias.

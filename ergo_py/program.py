@@ -58,9 +58,9 @@ def run(
     function with a parameter ``task_status``, as for ``nursery.start`` of trio, is up when it calls
     ``task_status.started()``; any other function is up at once.
 
-    With ``handover="shop"`` a program takes over from the running program of this name and user: it
-    gets the sockets of servers with ``sock="…"``. The other program drains and ends when this
-    program is up, and goes on if it does not start.
+    With ``handover="shop"`` a program takes over from the running program of this name and user:
+    sockets of servers with ``sock="…"``, and states of processes with ``hand_over``. The other
+    program drains and ends when this program is up, and goes on if it does not start.
 
     The first signal starts a graceful shutdown, within the node's ``stop_timeout``. A second signal
     within half a second counts as the same: some programs signal both a process and its group. A

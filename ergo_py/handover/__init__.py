@@ -1,1 +1,1 @@
-"""Programs that hand their sockets over to the next version."""
+"""Programs that hand their sockets and states over to the next version."""

@@ -5,24 +5,30 @@ A Unix socket connects both, in a directory that only their user may enter. The 
 each with the step that follows if the other program ends instead:
 
 1. the successor says ``take``, and gets the ``sockets``. The predecessor goes on alone.
-2. the successor says ``up``. The predecessor goes on alone.
-3. the predecessor says ``yours``. The successor goes on alone.
-4. the successor accepts connections, and says ``mine``. The predecessor goes on.
-5. the predecessor drains, and ends.
+2. the successor says ``up``, and which processes it ``takes``. The predecessor suspends these, and
+   sends the ``state`` of each. The predecessor resumes them, and goes on alone.
+3. the successor gives its processes these states, and says ``taken``. The predecessor resumes its
+   processes, and goes on alone.
+4. the predecessor says ``yours``. The successor goes on alone.
+5. the successor accepts connections, and says ``mine``. The predecessor goes on.
+6. the predecessor forwards the messages to its moved processes, drains, and ends.
 
-Until the last step the predecessor serves, so that no step has a gap.
+Until the last step the predecessor serves, so that no step has a gap. An older successor takes no
+states, and an older predecessor has none to give: both go from the second step to the fourth.
 """
 
 import array
 import json
 import os
 import socket
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
 
 import trio
 
-__all__ = ["PATIENCE", "VERSION", "Channel", "hand_over"]
+from .._core.vocabulary.errors import NotAllowedError
+
+__all__ = ["LARGEST", "PATIENCE", "VERSION", "Channel", "Line", "States", "hand_over"]
 
 PATIENCE: Final = 60.0
 """Seconds within which a successor has to be up."""
@@ -30,53 +36,79 @@ VERSION: Final = 1
 _MOST: Final = 250
 """Sockets in a message; Linux allows 253."""
 _LONGEST: Final = 65536
-"""Bytes of a line."""
-Line = dict[str, object]
+"""Bytes of a line, without its body."""
+LARGEST: Final = 1 << 30
+"""Bytes of a body: a state, or a message."""
+Line = dict[str, Any]
 
 
 class Channel:
-    """The connection between a program and its successor: lines of JSON, and descriptors."""
+    """The connection between a program and its successor: lines of JSON, each perhaps with a body
+    of bytes, and descriptors.
+    """
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self._sock = sock
-        self._received = b""
+        self._received = bytearray()
         self._descriptors = array.array("i")
+        self._lock = trio.Lock()
+        """Keeps the lines of several tasks apart."""
 
-    async def say(self, line: Line, descriptors: tuple[int, ...] = ()) -> None:
+    async def say(
+        self, line: Line, descriptors: tuple[int, ...] = (), body: bytes | None = None
+    ) -> None:
         """Send a line, with copies of the descriptors.
 
         Raises:
             OSError: the other program has ended.
         """
-        data = json.dumps(line).encode() + b"\n"
+        if body is not None:
+            line = {**line, "size": len(body)}
+        data = memoryview(json.dumps(line).encode() + b"\n" + (body or b""))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-        sent = await self._sock.sendmsg([data], rights if descriptors else [])
-        while sent < len(data):
-            sent += await self._sock.send(data[sent:])
+        async with self._lock:
+            sent = await self._sock.sendmsg([data], rights if descriptors else [])
+            while sent < len(data):
+                sent += await self._sock.send(data[sent:])
 
     async def hear(self) -> Line:
-        """Wait for a line. It is empty if the other program has ended, or speaks another
-        language.
+        """Wait for a line, and for its ``body``. It is empty if the other program has ended, or
+        speaks another language.
         """
-        while b"\n" not in self._received:
-            try:
-                space = socket.CMSG_SPACE(_MOST * self._descriptors.itemsize)
-                data, rights, _, _ = await self._sock.recvmsg(_LONGEST, space)
-            except OSError:
+        while (end := self._received.find(b"\n")) < 0:
+            if len(self._received) > _LONGEST or not await self._receive():
                 return {}
-            for level, kind, given in rights:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    whole = len(given) - len(given) % self._descriptors.itemsize
-                    self._descriptors.frombytes(given[:whole])
-            if not data or len(self._received) > _LONGEST:
-                return {}
-            self._received += data
-        line, _, self._received = self._received.partition(b"\n")
         try:
-            said = json.loads(line)
+            said = json.loads(self._received[:end])
         except ValueError:
             return {}
-        return said if isinstance(said, dict) else {}
+        del self._received[: end + 1]
+        if not isinstance(said, dict):
+            return {}
+        size = said.pop("size", None)
+        if isinstance(size, int):
+            if not 0 <= size <= LARGEST:
+                return {}
+            while len(self._received) < size:
+                if not await self._receive():
+                    return {}
+            said["body"] = bytes(self._received[:size])
+            del self._received[:size]
+        return said
+
+    async def _receive(self) -> bool:
+        """Receive more bytes. False if there are no more."""
+        try:
+            space = socket.CMSG_SPACE(_MOST * self._descriptors.itemsize)
+            data, rights, _, _ = await self._sock.recvmsg(_LONGEST, space)
+        except OSError:
+            return False
+        for level, kind, given in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                whole = len(given) - len(given) % self._descriptors.itemsize
+                self._descriptors.frombytes(given[:whole])
+        self._received += data
+        return bool(data)
 
     def take_descriptors(self) -> list[int]:
         """The descriptors that have arrived. The caller closes them."""
@@ -92,23 +124,60 @@ class Channel:
         self._sock.close()
 
 
+class States(Protocol):
+    """The states of the processes that move to the successor."""
+
+    fresh: list[str]
+    """The names of processes with a state that the successor does not take."""
+
+    async def suspend(self, wanted: Iterable[object]) -> dict[str, bytes]:
+        """Suspend the wanted processes, and return their encoded states."""
+        ...
+
+    async def resume(self) -> None:
+        """Let the suspended processes go on."""
+
+
 async def hand_over(
-    channel: Channel, sockets: Mapping[str, int], patience: float = PATIENCE
+    channel: Channel, sockets: Mapping[str, int], states: States, patience: float = PATIENCE
 ) -> bool:
-    """Hand the sockets over to a successor. False if this program goes on: the successor has ended,
-    or was not up in time.
+    """Hand the sockets and the states over to a successor. False if this program goes on: the
+    successor has ended, has refused, or was not up in time.
     """
+    is_over = False
     try:
-        with trio.move_on_after(patience) as scope:
-            if (await channel.hear()).get("take") != VERSION or len(sockets) > _MOST:
-                return False
-            await channel.say({"sockets": list(sockets)}, tuple(sockets.values()))
-            if not (await channel.hear()).get("up"):
-                return False
-        if scope.cancelled_caught:
-            await channel.say({"late": patience})
-            return False
-        await channel.say({"yours": True})
-        return bool((await channel.hear()).get("mine"))
+        is_over = await _converse(channel, sockets, states, patience)
     except OSError:  # the successor has ended
+        pass
+    finally:
+        if not is_over:
+            await states.resume()
+    return is_over
+
+
+async def _converse(
+    channel: Channel, sockets: Mapping[str, int], states: States, patience: float
+) -> bool:
+    with trio.move_on_after(patience) as scope:
+        if (await channel.hear()).get("take") != VERSION or len(sockets) > _MOST:
+            return False
+        await channel.say({"sockets": list(sockets)}, tuple(sockets.values()))
+        said = await channel.hear()
+        if not said.get("up"):
+            return False
+        if isinstance(said.get("takes"), list):
+            try:
+                given = await states.suspend(said["takes"])
+            except NotAllowedError as error:
+                await channel.say({"failed": str(error)})
+                return False
+            for name, state in given.items():
+                await channel.say({"state": name}, body=state)
+            await channel.say({"states": len(given), "fresh": states.fresh})
+            if not (await channel.hear()).get("taken"):
+                return False
+    if scope.cancelled_caught:
+        await channel.say({"late": patience})
         return False
+    await channel.say({"yours": True})
+    return bool((await channel.hear()).get("mine"))

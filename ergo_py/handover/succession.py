@@ -1,5 +1,5 @@
-"""`Succession`: a program takes the listening sockets of its predecessor over, and hands them over
-to its successor.
+"""`Succession`: a program takes the listening sockets and the state of its predecessor over, and
+hands them over to its successor.
 """
 
 import os
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 import trio
@@ -21,6 +21,7 @@ from ..meta.inherited_sockets import InheritedSockets
 from ..meta.sockets.listener import Listener
 from ..node import Node
 from .channel import VERSION, Channel, hand_over
+from .moved_processes import Arriving, Leaving
 
 __all__ = ["Succession"]
 
@@ -87,7 +88,9 @@ class Succession:
                 await self._is_up.wait()
                 if await self._take_over(node):
                     say()
-                    await self._serve_successors(node)
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._serve_predecessor, node)
+                        await self._serve_successors(node)
 
         kernel_of(node).start(serve, name=f"succession of {self._name}")
         return self._is_up.set
@@ -126,16 +129,12 @@ class Succession:
 
     async def _take_over(self, node: Node) -> bool:
         """Accept connections instead of the predecessor. False if the predecessor goes on."""
-        predecessor, answer = self._predecessor, dict[str, object]()
+        predecessor = self._predecessor
         if predecessor is not None:
-            with suppress(OSError):
-                await predecessor.say({"up": True})
-                answer = await predecessor.hear()
-            if "late" in answer:
-                self._failure = NotAllowedError(
-                    f"the running program {self._name!r} goes on: this one was not up within "
-                    f"{answer['late']} s; call task_status.started() earlier"
-                )
+            try:
+                await self._take_states(node, predecessor)
+            except NotAllowedError as error:
+                self._failure = error
                 node.stop()
                 return False
         self._sockets.release()
@@ -146,8 +145,65 @@ class Succession:
         if predecessor is not None:
             with suppress(OSError):
                 await predecessor.say({"mine": True})
-            predecessor.close()
         return True
+
+    async def _take_states(self, node: Node, predecessor: Channel) -> None:
+        """Say that this program is up, take the states of the predecessor over, and wait until the
+        predecessor has agreed, or has ended.
+
+        Raises:
+            NotAllowedError: the predecessor goes on.
+        """
+        arriving, states, answer = Arriving(kernel_of(node)), dict[str, bytes](), dict[str, Any]()
+        goes_on = f"the running program {self._name!r} goes on"
+        with suppress(OSError):
+            await predecessor.say({"up": True, "takes": arriving.names()})
+            while "yours" not in answer:
+                answer = await predecessor.hear()
+                if "state" in answer:
+                    states[str(answer["state"])] = answer["body"]
+                elif "states" in answer:
+                    await self._give_states(arriving, states, predecessor)
+                    for name in answer.get("fresh", ()):
+                        node.log.warning(
+                            "a process starts fresh: its class has no take_over", process=name
+                        )
+                elif "late" in answer:
+                    raise NotAllowedError(
+                        f"{goes_on}: this one was not up within {answer['late']} s; call "
+                        "task_status.started() earlier"
+                    )
+                elif "failed" in answer:
+                    raise NotAllowedError(f"{goes_on}: {answer['failed']}")
+                elif "yours" not in answer:
+                    break
+        if "yours" in answer:
+            return
+        # The predecessor has ended, or has given up on this program in the middle of a line.
+        if (again := await self._find()) is not None:
+            again.close()
+            raise NotAllowedError(f"{goes_on}: this one did not take over in time")
+        if arriving.names():
+            node.log.warning("the running program has ended before it has agreed to the hand-over")
+
+    async def _give_states(
+        self, arriving: Arriving, states: dict[str, bytes], predecessor: Channel
+    ) -> None:
+        try:
+            await arriving.take_over(states)
+        except NotAllowedError as error:
+            with suppress(OSError):
+                await predecessor.say({"refused": str(error)})
+            raise NotAllowedError(f"the running program {self._name!r} goes on: {error}") from error
+        await predecessor.say({"taken": True})
+
+    async def _serve_predecessor(self, node: Node) -> None:
+        """Serve the messages that the predecessor forwards to moved processes, until it ends."""
+        predecessor = self._predecessor
+        if predecessor is not None:
+            await Arriving(kernel_of(node)).serve(predecessor)
+            predecessor.close()
+            self._predecessor = None
 
     def _listen(self) -> None:
         """Listen for successors. The file of the predecessor is replaced in a single step."""
@@ -166,17 +222,26 @@ class Succession:
         listener = trio.socket.from_stdlib_socket(self._listener)
         while True:
             sock, _ = await listener.accept()
-            channel = Channel(sock)
+            channel, leaving = Channel(sock), Leaving(kernel_of(node))
             try:
                 # The directory keeps other users out, too; root is no exception here.
                 if peer_user(cast(socket.socket, sock)) == os.geteuid() and await hand_over(
-                    channel, self._sockets.to_hand_over()
+                    channel, self._sockets.to_hand_over(), leaving
                 ):
-                    break
+                    node.log.info("a successor has taken over", name=self._name)
+                    await leaving.forward(channel)
+                    await self._end_after(node, leaving)
+                    return
             finally:
                 channel.close()
-        node.log.info("a successor has taken over", name=self._name)
-        await node.drain()
+
+    async def _end_after(self, node: Node, leaving: Leaving) -> None:
+        """Finish the work of this program, while its moved processes forward their messages."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leaving.pass_answers)
+            await node.drain()
+            await leaving.flush()
+            nursery.cancel_scope.cancel()
         node.stop()
 
 

@@ -82,7 +82,10 @@ REFUSED = [
     "unregister_event",
     "unsubscribe",
 ]
-CALLBACKS = ["init", "post_start", "post_restart", "pre_stop", "pre_restart", "terminate"]
+CALLBACKS = [
+    *("init", "post_start", "post_restart", "pre_stop", "pre_restart", "terminate"),
+    *("hand_over", "take_over"),
+]
 
 
 def test_each_verb_of_an_actor_has_a_rule_for_entities() -> None:

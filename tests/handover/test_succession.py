@@ -6,8 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,41 @@ def channels() -> tuple[Channel, Channel]:
 
 
 STEPS: list[dict[str, object]] = [{"take": 1}, {"up": True}, {"mine": True}]
+"""The lines of a successor without processes that take a state, as older versions say them."""
+
+
+class NoStates:
+    """The program has no processes that move."""
+
+    def __init__(self) -> None:
+        self.fresh = list[str]()
+
+    async def suspend(self, wanted: Iterable[object]) -> dict[str, bytes]:
+        raise AssertionError
+
+    async def resume(self) -> None:
+        """Resume none."""
+
+
+@asynccontextmanager
+async def predecessor(
+    place: Path, play: Callable[[Channel], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """A program that waits for a successor, and plays its part with the first."""
+    waiting = trio.socket.socket(socket.AF_UNIX)
+    await waiting.bind(str(place / FILE))
+    waiting.listen(1)
+
+    async def meet() -> None:
+        sock, _ = await waiting.accept()
+        waiting.close()
+        channel = Channel(sock)
+        await play(channel)
+        channel.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(meet)
+        yield
 
 
 @pytest.mark.parametrize("steps", range(4))
@@ -89,7 +124,7 @@ async def test_a_program_goes_on_unless_its_successor_has_come_to_the_last_step(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(succeed)
-        is_over = await hand_over(ours, {"echo": listening.fileno()})
+        is_over = await hand_over(ours, {"echo": listening.fileno()}, NoStates())
     ours.close()
 
     assert is_over is (steps == 3)
@@ -103,7 +138,7 @@ async def test_a_program_gives_its_sockets_to_its_successor_only(
     ours, theirs = channels()
     await theirs.say(line)
 
-    assert not await hand_over(ours, {"echo": listening.fileno()})
+    assert not await hand_over(ours, {"echo": listening.fileno()}, NoStates())
     ours.close()
 
     assert await theirs.hear() == {}
@@ -115,7 +150,7 @@ async def test_a_successor_that_is_not_up_in_time_is_told_so(autojump_clock: Any
     ours, theirs = channels()
     await theirs.say({"take": 1})
 
-    assert not await hand_over(ours, {})
+    assert not await hand_over(ours, {}, NoStates())
 
     assert await theirs.hear() == {"sockets": []}
     assert await theirs.hear() == {"late": PATIENCE}
@@ -143,14 +178,8 @@ async def test_a_successor_goes_on_without_its_predecessor(
 ) -> None:
     """The predecessor ends at once, after the line with the sockets, or after the last step."""
     succession, heard = Succession("shop", named), list[object]()
-    waiting = trio.socket.socket(socket.AF_UNIX)
-    await waiting.bind(str(place / FILE))
-    waiting.listen(1)
 
-    async def precede() -> None:
-        sock, _ = await waiting.accept()
-        waiting.close()
-        channel = Channel(sock)
+    async def precede(channel: Channel) -> None:
         heard.append(await channel.hear())
         if steps:
             await channel.say({"sockets": ["echo"]}, (listening.fileno(),))
@@ -160,11 +189,9 @@ async def test_a_successor_goes_on_without_its_predecessor(
             await channel.say({"yours": True})
             heard.append(await channel.hear())
             assert not named.is_held
-        channel.close()
 
     address = listening.getsockname()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(precede)
+    async with predecessor(place, precede):
         await succession.begin()
         assert named.is_held is (steps > 0)
         if steps:
@@ -174,7 +201,8 @@ async def test_a_successor_goes_on_without_its_predecessor(
                 assert (place / FILE).exists()
                 succession.end()
 
-    assert heard == STEPS[: 1 if not steps else steps + 1]
+    up = {"up": True, "takes": []}
+    assert heard == [STEPS[0], up, STEPS[2]][: 1 if not steps else steps + 1]
     assert not (place / FILE).exists() or not steps
 
 
@@ -182,22 +210,14 @@ async def test_a_program_that_is_late_ends_and_has_accepted_no_connection(
     place: Path, named: InheritedSockets, listening: socket.socket
 ) -> None:
     succession = Succession("shop", named)
-    waiting = trio.socket.socket(socket.AF_UNIX)
-    await waiting.bind(str(place / FILE))
-    waiting.listen(1)
 
-    async def precede() -> None:
-        sock, _ = await waiting.accept()
-        waiting.close()
-        channel = Channel(sock)
+    async def precede(channel: Channel) -> None:
         await channel.hear()
         await channel.say({"sockets": ["echo"]}, (listening.fileno(),))
         await channel.hear()
         await channel.say({"late": 60})
-        channel.close()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(precede)
+    async with predecessor(place, precede):
         await succession.begin()
         with socket.create_connection(listening.getsockname()):
             with pytest.raises(NotAllowedError, match="goes on: this one was not up within 60 s"):
@@ -223,15 +243,14 @@ async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
     async def succeed() -> None:
         sock = trio.socket.socket(socket.AF_UNIX)
         await sock.connect(str(place / FILE))
-        channel = Channel(sock)
-        for line in STEPS:
-            await channel.say(line)
-            heard.append(await channel.hear())
-            if not heard[-1]:
-                break
-            (place / "next").touch()
-            (place / "next").rename(place / FILE)
-        channel.close()
+        with closing(Channel(sock)) as channel:
+            for line in STEPS:
+                await channel.say(line)
+                heard.append(await channel.hear())
+                if not heard[-1]:
+                    break
+                (place / "next").touch()
+                (place / "next").rename(place / FILE)
 
     async with running_node() as node:
         try:

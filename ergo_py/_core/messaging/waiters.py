@@ -2,7 +2,7 @@
 for room in a mailbox.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trio.lowlevel import Task
 
@@ -78,7 +78,7 @@ class TaskCaller(Caller):
         wake_with(self.task, self)
         return True
 
-    def settle_in(self, turns: TrioTurns, value: Any, error: BaseException | None) -> bool:
+    def settle_in(self, turns: TrioTurns, value: object, error: BaseException | None) -> bool:
         if self.settled:
             return False
         self.settled = True

@@ -48,6 +48,8 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "handle_child_exit": ("child", "reason"),
     "handle_idle": (),
     "handle_reload": (),
+    "hand_over": (),
+    "take_over": ("state",),
     "pre_stop": ("reason",),
     "pre_restart": ("reason",),
     "terminate": ("reason",),

@@ -206,7 +206,7 @@ class Caller(Expiry):
         """End the call: the callee has ended without handling the request."""
         self.settle(None, TargetDownError(self.to, self.request, reason, begun=self.begun))
 
-    def settle_in(self, _turns: Any, value: Any, error: BaseException | None) -> bool:
+    def settle_in(self, _turns: Any, value: object, error: BaseException | None) -> bool:
         """The same in the turn of a reader: if it is a root, the waiting task runs in this turn."""
         return self.settle(value, error)
 

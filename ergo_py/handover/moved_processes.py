@@ -1,0 +1,277 @@
+"""`Leaving`: the processes of a program whose state moves to its successor. `Arriving`: the
+processes of the successor that take the state over.
+
+A process that leaves is suspended from its ``hand_over`` on, so that messages wait. When the
+successor has taken over, the process forwards them: it keeps its PID and its name for the processes
+of the old program, which go on until their work is done. If the successor fails, the process is
+resumed, and has lost nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import trio
+
+from .._core.inspection.state import ask
+from .._core.inspection.suspension import resume, suspend
+from .._core.kernel import Kernel
+from .._core.metas.meta import Meta
+from .._core.processes.envelope_handlers import callback
+from .._core.processes.message_loop import AGAIN
+from .._core.processes.process import Process, processes_of
+from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.envelopes import FENCE, LOOK, Lane
+from .._core.vocabulary.errors import NotAllowedError, TargetDownError
+from .._core.vocabulary.reasons import Reason, Shutdown
+from .._core.vocabulary.text import text_of
+from ..meta.sockets.listener import Listener
+from ..supervision.specs import ChildSpec
+from ..supervision.upgrade import Upgrade
+from .channel import LARGEST, Channel
+from .forwarder import ForwardingProcess, Link, serve_forwarded
+
+if TYPE_CHECKING:
+    from ..network.messages.message_types import MessageTypes
+    from ..network.network import Network
+
+__all__ = ["Arriving", "Leaving"]
+
+_READY: Final = 10.0
+"""Seconds within which all processes have to be between two messages at once."""
+_ROUND: Final = 0.05
+"""Seconds of the first try. A suspended process may be the callee of one that is still busy, so
+that both would wait for each other: then all are resumed, and the next try takes twice as long.
+"""
+_LAST: Final = 5.0
+"""Seconds that the last messages to moved processes have to be forwarded before the program ends.
+"""
+
+
+def _types_of(kernel: Kernel) -> "MessageTypes":
+    """The codec of states: plain values, and the types that the network of the node lists."""
+    network = cast("Network | None", kernel.router.remote)
+    if network is not None:
+        return network.types
+    from ..network.messages.message_types import MessageTypes  # noqa: PLC0415 - needs msgspec
+
+    return MessageTypes(is_limited=False)
+
+
+def _with_callback(kernel: Kernel, name: str) -> dict[str, Process]:
+    """The registered processes whose class defines a callback, by name."""
+    return {
+        process.name: process
+        for process in processes_of(kernel.router).values()
+        if process.name is not None and name in process.callbacks.defined
+    }
+
+
+class _Busy(Exception):
+    """The process waits for answers, or owes some: these would be lost with its old instance."""
+
+
+class Leaving:
+    """The processes of this program whose state moves to its successor, all of them or none."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._moving: dict[str, Process] = {}
+        """The processes that are suspended."""
+        self._link: Link | None = None
+        """The way to the successor, once it has taken over."""
+        self.fresh: list[str] = []
+        """The names of processes with a state that the successor does not take."""
+
+    async def suspend(self, wanted: Iterable[object]) -> dict[str, bytes]:
+        """Suspend the wanted processes, each between two messages and all at once, and return their
+        encoded states.
+
+        Raises:
+            NotAllowedError: a process is busy for too long, ``hand_over`` has raised, or its state
+                cannot be encoded. All processes go on.
+        """
+        found, names = _with_callback(self._kernel, "hand_over"), set(map(str, wanted))
+        self.fresh = sorted(found.keys() - names)
+        moving = {name: process for name, process in found.items() if name in names}
+        if not moving:
+            return {}
+        limit = _ROUND
+        states: dict[str, bytes] = {}
+        busy: dict[str, str] = {}
+
+        async def collect(name: str, process: Process) -> None:
+            busy[name] = "is busy"
+            try:
+                state = await self._ask(process, _give)
+                self._moving[name] = process
+                states[name] = encoded = _types_of(self._kernel).encode(state)
+                if len(encoded) > LARGEST:
+                    raise ValueError(f"it has {len(encoded)} bytes; allowed are {LARGEST}")
+                del busy[name]
+            except TargetDownError:  # it has ended, and its state with it
+                del busy[name]
+            except _Busy as error:
+                busy[name] = str(error)
+            except Exception as error:  # hand_over has raised, or the codec refuses: any error
+                raise NotAllowedError(
+                    f"the state of {name!r} cannot be handed over: {text_of(error)}"
+                ) from error
+
+        try:
+            with trio.move_on_after(_READY):
+                while True:
+                    with trio.move_on_after(limit):
+                        async with trio.open_nursery() as nursery:
+                            for name, process in moving.items():
+                                nursery.start_soon(collect, name, process)
+                    if not busy:
+                        return states
+                    await self.resume()
+                    states.clear()
+                    await trio.sleep(limit)
+                    limit *= 2
+        except* NotAllowedError as group:
+            await self.resume()
+            raise _first(group) from None
+        await self.resume()
+        name, why = next(iter(busy.items()))
+        raise NotAllowedError(
+            f"the state of {name!r} cannot be handed over: it {why} for more than {_READY:g} s"
+        )
+
+    async def resume(self) -> None:
+        """Let the suspended processes go on: the successor has not taken over."""
+        moving, self._moving = self._moving, {}
+        for process in moving.values():
+            await self._ask_suspended(process, resume)
+
+    async def forward(self, channel: Channel) -> None:
+        """Forward the messages that wait, and all later ones: the successor has taken over. The
+        connections of the processes end, since their receivers have moved.
+        """
+        if not self._moving:
+            return
+        self._link = link = Link(channel, _types_of(self._kernel))
+        for name, process in self._moving.items():
+            await self._ask_suspended(process, partial(_leave, name, link))
+
+    async def pass_answers(self) -> None:
+        """Pass the answers of the successor to the callers in this program."""
+        if self._link is not None:
+            await self._link.pass_answers(self._kernel)
+
+    async def flush(self) -> None:
+        """Wait until the messages that have come so far are forwarded."""
+        with trio.move_on_after(_LAST):
+            for process in self._moving.values():
+                try:
+                    await self._kernel.calls.ask(
+                        self._kernel.pid, process, process.id, Lane.MAIN, FENCE, "fence", None, None
+                    )
+                except TargetDownError:
+                    pass
+
+    async def _ask(self, process: Process, request: object) -> object:
+        """Ask behind the messages that wait."""
+        kernel = self._kernel
+        return await kernel.calls.ask(
+            kernel.pid, process, process.id, Lane.MAIN, LOOK, "hand_over", request, None
+        )
+
+    async def _ask_suspended(self, process: Process, request: object) -> None:
+        try:
+            await ask(
+                self._kernel, self._kernel.pid, process, process.id, "hand_over", request, None
+            )
+        except TargetDownError:
+            pass
+
+
+def _first(group: BaseExceptionGroup[NotAllowedError]) -> NotAllowedError:
+    """The first error of a group of groups."""
+    found: NotAllowedError | BaseExceptionGroup[NotAllowedError] = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+async def _give(process: Process, caller: Caller) -> Reason | None:
+    """Answer with the state of a process, and suspend it."""
+    if process.requests or process.deferred:
+        caller.settle(None, _Busy("waits for answers" if process.requests else "owes answers"))
+        return None
+    try:
+        state = await callback(process, "hand_over")
+    except Exception as error:
+        caller.settle(None, error)
+        return None
+    if caller.settled:
+        return None  # the try is over
+    caller.settle(state, None)
+    return await suspend(process, caller)
+
+
+async def _leave(name: str, link: Link, process: Process, caller: Caller) -> Reason:
+    """Go on as a process that forwards its messages."""
+    Upgrade(name, ChildSpec(name, ForwardingProcess, name, link), _nothing).perform(process)
+    process.requeue_postponed()
+    for timer in tuple(process.timers or ()):
+        timer.cancel()
+    for meta in tuple(process.router.registry.aliases.values()):
+        # A server goes on until its sessions have ended.
+        if (
+            isinstance(meta, Meta)
+            and meta.process is process
+            and not isinstance(meta.behaviour, Listener)
+        ):
+            meta.finish_without_blame(Shutdown())
+    await resume(process, caller)
+    return AGAIN
+
+
+def _nothing(_old: object, _new: object) -> None:
+    """Keep no attribute: the state has moved."""
+
+
+class Arriving:
+    """The processes of this program that take the states of its predecessor over."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def names(self) -> list[str]:
+        """The names of the processes that take a state over."""
+        return sorted(_with_callback(self._kernel, "take_over"))
+
+    async def take_over(self, states: Mapping[str, bytes]) -> None:
+        """Give each process its state, before the messages that wait.
+
+        Raises:
+            NotAllowedError: a state cannot be decoded, or ``take_over`` has raised.
+        """
+        found, kernel = _with_callback(self._kernel, "take_over"), self._kernel
+        for name, state in states.items():
+            try:
+                request = partial(_take, _types_of(kernel).decode(state))
+                process = found[name]
+                await ask(kernel, kernel.pid, process, process.id, "take_over", request, None)
+            except Exception as error:  # the process has ended, or take_over has raised: any error
+                raise NotAllowedError(
+                    f"{name!r} cannot take its state over: {type(error).__qualname__}: "
+                    f"{text_of(error)}"
+                ) from error
+
+    async def serve(self, channel: Channel) -> None:
+        """Serve the messages that the predecessor forwards, until it has ended."""
+        if self.names():
+            await serve_forwarded(self._kernel, channel, _types_of(self._kernel))
+
+
+async def _take(state: object, process: Process, caller: Caller) -> None:
+    try:
+        await callback(process, "take_over", state)
+    except Exception as error:
+        caller.settle(None, error)
+    else:
+        caller.settle(None, None)

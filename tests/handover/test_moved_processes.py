@@ -1,0 +1,476 @@
+"""Processes that move from a program to its successor. Both are nodes of this test program, and
+meet at the socket of the first.
+"""
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    NO_REPLY,
+    Actor,
+    Caller,
+    ChildSpec,
+    Drain,
+    MetaProcess,
+    Node,
+    NotAllowedError,
+    Reject,
+    TargetDownError,
+    Threads,
+)
+from ergo_py.handover.channel import Channel
+from ergo_py.handover.succession import Succession
+from ergo_py.meta.inherited_sockets import InheritedSockets
+from ergo_py.network import Local, RemoteError
+from examples.guide.moved_state import Visits
+from tests.actors import LogKeeper
+from tests.handover.test_succession import named, place, predecessor
+from tests.support import running_node
+
+__all__ = ["named", "place"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """A state of a type that a network lists."""
+
+    total: int
+
+
+class Counter(Actor):
+    """Adds, and moves. A version with another layout gives its own functions."""
+
+    def __init__(
+        self,
+        give: Callable[[int], object] = int,
+        take: Callable[[Any], int] = int,
+    ) -> None:
+        self.give, self.take = give, take
+        self.total = 0
+        self.seen: list[object] = []
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.seen.append(message)
+        self.total += message
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        if isinstance(request, str):
+            return list(self.seen) if request == "seen" else self.total
+        if isinstance(request, Exception):
+            raise Reject(request)
+        if request is None:
+            return object()
+        self.total += request
+        return self.total
+
+    def hand_over(self) -> object:
+        return self.give(self.total)
+
+    def take_over(self, state: Any) -> None:
+        self.total = self.take(state)
+
+
+class Gate(Actor):
+    """Keeps the old program busy until the test lets it end."""
+
+    drains = True
+
+    def __init__(self, drained: trio.Event, begun: trio.Event | None = None) -> None:
+        self.drained, self.begun = drained, begun
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        assert isinstance(request, Drain)
+        if self.begun is not None:
+            self.begun.set()
+        await self.drained.wait()
+        return 0
+
+
+class Program:
+    """A node with its place in the succession."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.succession = Succession("shop", InheritedSockets({}))
+        self.serves = trio.Event()
+        """It has taken over."""
+        self.has_ended = trio.Event()
+        self.failure = ""
+        self.log: list[Any] = []
+
+    def is_up(self) -> None:
+        self.succession.watch(self.node, self.serves.set)()
+
+
+async def run_program(
+    name: str,
+    children: list[ChildSpec],
+    options: dict[str, Any] | None = None,
+    *,
+    task_status: trio.TaskStatus[Program],
+) -> None:
+    async with running_node(f"{name}@localhost", **(options or {})) as node:
+        program = Program(node)
+        node.add_logger(await node.spawn(LogKeeper, program.log), "warning")
+        await program.succession.begin()
+        await node.supervise(children)
+        task_status.started(program)
+        try:
+            await trio.sleep_forever()
+        finally:
+            try:
+                program.succession.end()
+            except NotAllowedError as error:
+                program.failure = str(error)
+            program.has_ended.set()
+
+
+def counter(*functions: Any, **options: Any) -> list[ChildSpec]:
+    return [ChildSpec("counter", Counter, *functions, **options)]
+
+
+@asynccontextmanager
+async def old_program(children: list[ChildSpec], **options: Any) -> AsyncIterator[Any]:
+    """A program that serves, and the function that starts the next."""
+    async with trio.open_nursery() as nursery:
+        old = await nursery.start(run_program, "old", children, options)
+        old.is_up()
+        await old.serves.wait()
+
+        async def start(children: list[ChildSpec], **options: Any) -> Program:
+            made: Program = await nursery.start(run_program, "new", children, options)
+            made.is_up()
+            return made
+
+        yield old, start
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("options", [{}, {"dispatcher": Threads()}], ids=["loop", "thread"])
+async def test_a_process_moves_with_its_state_and_its_messages(
+    place: Path, options: dict[str, Any]
+) -> None:
+    drained, begun = trio.Event(), trio.Event()
+    gate = [ChildSpec("gate", Gate, drained, begun)]
+    async with old_program([*counter(**options), *gate]) as (old, start):
+        for number in (1, 2, 3):
+            old.node.send("counter", number)
+
+        new = await start(counter())
+        await begun.wait()
+
+        # The processes of the old program still reach the process, in the order of their sends.
+        await new.node.suspend("counter")
+        old.node.send("counter", 10)
+        old.node.send("counter", 20)
+        answers = []
+
+        async def ask() -> None:
+            answers.append(await old.node.call("counter", 4))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            await new.node.resume("counter")
+        assert answers == [40]
+        assert await new.node.call("counter", "seen") == [10, 20]
+        with pytest.raises(ValueError, match="refused"):
+            await old.node.call("counter", ValueError("refused"))
+        with pytest.raises(RemoteError, match="object cannot travel"):
+            await old.node.call("counter", None)  # the answer has no encoding
+        with pytest.raises(Exception, match="has moved to the next program, and the call"):
+            await old.node.call("counter", object())
+        old.node.send("counter", object())
+        for _ in range(1000):
+            old.node.send("counter", 1)
+        drained.set()
+        await old.has_ended.wait()
+        assert await new.node.call("counter", "total") == 1040
+        assert [record.event for record in old.log] == [
+            "a message cannot be forwarded to the next program"
+        ]
+
+
+async def test_a_call_to_a_moved_process_fails_when_the_next_program_has_ended(
+    place: Path,
+) -> None:
+    drained, begun = trio.Event(), trio.Event()
+    gate = [ChildSpec("gate", Gate, drained, begun)]
+    async with old_program([*counter(), *gate]) as (old, start):
+        new = await start(counter())
+        await begun.wait()
+        await new.node.suspend("counter")
+
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                with pytest.raises(TargetDownError):
+                    await old.node.call("counter", 4)
+                with pytest.raises(Exception, match="has moved to the next program"):
+                    await old.node.call("counter", 4)
+
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            new.node.stop()
+        drained.set()
+
+
+async def test_a_state_may_be_large_and_of_listed_types(place: Path) -> None:
+    large, types = "x" * 1_000_000, [Sum]
+    many = {number: number for number in range(10_000)}
+    async with old_program(counter(lambda total: (total, large, many))) as (old, start):
+        old.node.send("counter", 5)
+        new = await start(counter(int, lambda state: state[0] + len(state[1]) + len(state[2])))
+        await old.has_ended.wait()
+        assert await new.node.call("counter", "total") == 1_010_005
+    async with old_program(counter(Sum), network=Local(types=types)) as (old, start):
+        old.node.send("counter", 5)
+        new = await start(counter(int, lambda state: state.total), network=Local(types=types))
+        await old.has_ended.wait()
+        assert await new.node.call("counter", "total") == 5
+
+
+def fail(_: object) -> int:
+    raise ValueError("not this layout")
+
+
+class Owing(Counter):
+    """Answers the first call after the second."""
+
+    caller: Caller | None = None
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        if request == "later":
+            self.caller = caller
+            return NO_REPLY
+        if self.caller is not None:
+            self.reply(self.caller, self.total)
+        return await super().handle_call(request, caller)
+
+
+CASES = {
+    "raises": (counter(fail), counter(), "'counter' cannot be handed over: not this layout"),
+    "codec": (
+        counter(lambda _: object()),
+        counter(),
+        "'counter' cannot be handed over: a value of the type",
+    ),
+    "unlisted": (counter(Sum), counter(), "Sum is not among the types that travel"),
+    "take": (counter(), counter(int, fail), "cannot take its state over: ValueError: not this"),
+    "owes": ([ChildSpec("counter", Owing)], counter(), "it owes answers for more than 10 s"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_state_that_cannot_move_leaves_the_old_program_as_it_was(
+    case: str, place: Path, autojump_clock: Any
+) -> None:
+    children, next_children, text = CASES[case]
+    async with old_program(children) as (old, start), trio.open_nursery() as nursery:
+        old.node.send("counter", 5)
+        if case == "owes":
+            nursery.start_soon(partial(old.node.call, "counter", "later", timeout=None))
+
+        new = await start(next_children)
+        await new.has_ended.wait()
+
+        assert "the running program 'shop' goes on" in new.failure
+        assert text in new.failure
+        old.node.send("counter", 6)
+        assert await old.node.call("counter", "total") == 11
+
+
+class Asking(Actor):
+    """Asks the counter in each callback, so that its hand-over waits for that of the counter."""
+
+    total = 0
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        await message.wait()
+        self.total = await self.call("counter", "total")
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        return self.total
+
+    def hand_over(self) -> object:
+        return self.total
+
+    def take_over(self, state: Any) -> None:
+        self.total = state
+
+
+async def test_processes_that_call_each_other_move_together(
+    place: Path, autojump_clock: Any
+) -> None:
+    children = [*counter(), ChildSpec("asking", Asking)]
+    async with old_program(children) as (old, start):
+        go_on = trio.Event()
+        old.node.send("counter", 5)
+        old.node.send("asking", go_on)
+
+        new = await start(children)
+        await trio.sleep(0.001)  # virtual: the counter is suspended, and the other waits
+        go_on.set()
+        await old.has_ended.wait()
+
+        assert await new.node.call("counter", "total") == 5
+        assert await new.node.call("asking", "total") == 5
+
+
+class Quiet(MetaProcess):
+    """Stays until it is ended."""
+
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+
+class Ticking(Counter):
+    """Has a timer and a meta-process, in the old program only."""
+
+    async def init(self) -> None:
+        self.send_after(1.0, self.pid, 1)
+        self.quiet = await self.spawn_meta(Quiet())
+
+    def handle_child_exit(self, child: Any, reason: Any) -> None:
+        raise AssertionError
+
+
+async def test_timers_and_connections_of_a_moved_process_end(
+    place: Path, autojump_clock: Any
+) -> None:
+    drained, begun = trio.Event(), trio.Event()
+    children = [ChildSpec("counter", Ticking), ChildSpec("gate", Gate, drained, begun)]
+    async with old_program(children) as (old, start):
+        new = await start(counter())
+        await begun.wait()
+        assert old.node.info().metas == 0
+        await trio.sleep(2)  # virtual
+        assert await new.node.call("counter", "seen") == []
+        drained.set()
+
+
+async def test_the_example_counts_on_in_its_next_version(place: Path) -> None:
+    children = [ChildSpec("visits", Visits)]
+    async with old_program(children) as (old, start):
+        assert await old.node.call("visits", "Ann") == 1
+        new = await start(children)
+        await old.has_ended.wait()
+        assert await new.node.call("visits", "Bob") == 2
+
+
+class Fresh(Actor):
+    """Has no state."""
+
+
+async def test_a_state_that_the_next_version_does_not_take_is_named_in_its_log(
+    place: Path,
+) -> None:
+    async with old_program(counter()) as (old, start):
+        new = await start([ChildSpec("counter", Fresh)])
+        await old.has_ended.wait()
+        assert [(record.event, record.fields["process"]) for record in new.log] == [
+            ("a process starts fresh: its class has no take_over", "counter")
+        ]
+
+
+LINES: list[dict[str, Any]] = [
+    {"take": 1},
+    {"up": True, "takes": ["counter", "unknown"]},
+    {"taken": True},
+]
+ANSWERS: list[dict[str, Any]] = [
+    {"sockets": []},
+    {"state": "counter", "body": b"\x05"},
+    {"states": 1, "fresh": []},
+    {"yours": True},
+]
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_a_program_goes_on_with_its_state_when_its_successor_ends_at_any_step(
+    steps: int, place: Path
+) -> None:
+    """The successor ends before it has heard the answer of its last line; the last case says that
+    it has refused.
+    """
+    async with old_program(counter()) as (old, _):
+        old.node.send("counter", 5)
+        lines = [*LINES[:2], {"refused": "no"}] if steps == 4 else LINES[:steps]
+        sock = trio.socket.socket(trio.socket.AF_UNIX)
+        await sock.connect(str(place / "shop.handover"))
+        with closing(Channel(sock)) as channel:
+            heard = []
+            for line in lines:
+                await channel.say(line)
+                if line == lines[-1]:
+                    continue
+                heard.append(await channel.hear())
+                if "state" in heard[-1]:
+                    heard.append(await channel.hear())
+
+            if steps == 4:
+                assert await channel.hear() == {}
+
+        assert heard == ANSWERS[: {0: 0, 1: 0, 2: 1}.get(steps, 3)]
+        old.node.send("counter", 6)
+        assert await old.node.call("counter", "total") == 11
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_successor_has_all_states_or_none_when_its_predecessor_ends(
+    steps: int, place: Path
+) -> None:
+    """The predecessor ends before the state, before the last line about states, before it has
+    agreed, or after that.
+    """
+
+    async def precede(channel: Channel) -> None:
+        await channel.hear()
+        await channel.say({"sockets": []})
+        await channel.hear()
+        if steps > 0:
+            await channel.say({"state": "counter"}, body=b"\x05")
+        if steps > 1:
+            await channel.say({"states": 1, "fresh": []})
+            await channel.hear()
+        if steps > 2:
+            await channel.say({"yours": True})
+            await channel.hear()
+
+    async with predecessor(place, precede), trio.open_nursery() as nursery:
+        new = await nursery.start(run_program, "new", counter())
+        new.is_up()
+        await new.serves.wait()
+        assert await new.node.call("counter", "total") == (5 if steps > 1 else 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_successor_ends_if_its_predecessor_gave_it_up_in_the_middle(place: Path) -> None:
+    """A state is not complete, and a program still waits for successors: the predecessor lives."""
+    waiting = trio.socket.socket(trio.socket.AF_UNIX)
+    await waiting.bind(str(place / "shop.handover"))
+    waiting.listen(2)
+
+    async def precede() -> None:
+        sock, _ = await waiting.accept()
+        with closing(Channel(sock)) as channel:
+            await channel.hear()
+            await channel.say({"sockets": []})
+            await channel.hear()
+            await sock.send(b'{"state": "counter", "size": 9}\n...')
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(precede)
+        new = await nursery.start(run_program, "new", counter())
+        new.is_up()
+        await new.has_ended.wait()
+    waiting.close()
+    assert "this one did not take over in time" in new.failure
+    assert not new.serves.is_set()
