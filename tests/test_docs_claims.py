@@ -19,7 +19,7 @@ DENIALS = [
     ("ergo_py.pipelines.Pipeline", r"\bno (?:bridge to|client for) (?:a )?brokers?\b"),
     ("ergo_py.devices.Serial", r"\bno bridge to serial\b"),
     (
-        "ergo_py.SupervisorHandle.upgrade_child",
+        "ergo_py.Supervisor.upgrade_child",
         r"\bno code upgrades?\b|\bhot code loading.*\| none",
     ),
     ("ergo_py.testing.World", r"\bno simulation\b"),
