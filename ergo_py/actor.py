@@ -7,6 +7,7 @@ from ._core.kernel import Kernel
 from ._core.processes.process import Process
 from ._core.tables.callbacks import default
 from ._core.tables.pending_calls import Caller
+from ._core.verbs.behaviour import M_contra
 from ._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from ._core.vocabulary.messages import LogRecord, Response
 from ._core.vocabulary.public_names import show_public_names
@@ -21,7 +22,7 @@ from .streams.verbs import StreamVerbs
 __all__ = ["Actor"]
 
 
-class Actor(StreamVerbs, IdleVerbs):
+class Actor(StreamVerbs[M_contra], IdleVerbs[M_contra]):
     """A process with a mailbox and callbacks. Subclass it and override the callbacks you need.
 
     The lifecycle, in order:
@@ -66,6 +67,9 @@ class Actor(StreamVerbs, IdleVerbs):
 
     An exception that leaves a callback ends the process; ``raise Reject(error)`` in ``handle_call``
     only refuses the call. ``self.stop(reason)`` ends the process after the callback.
+
+    ``class Counter(Actor[Add | Reset])`` tells type checkers which messages ``send`` may carry to a
+    ``PID[Counter]``; a plain ``Actor`` takes every message.
     """
 
     def __init_subclass__(cls, **keywords: object) -> None:
@@ -129,7 +133,7 @@ class Actor(StreamVerbs, IdleVerbs):
         return None
 
     @default
-    def handle_message(self, message: Any, sender: Any) -> Awaitable[None] | None:
+    def handle_message(self, message: M_contra, sender: Any) -> Awaitable[None] | None:
         """Called for each message. ``sender`` is the PID of the process that sent it, or the alias
         of a meta-process.
         """

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ._core.tables.callbacks import default
 from ._core.tables.timers import Timer
-from ._core.verbs.behaviour import Behaviour
+from ._core.verbs.behaviour import Behaviour, M_contra
 from ._core.vocabulary.errors import BehaviourError
 from ._core.vocabulary.options import check_number
 
@@ -29,7 +29,7 @@ class IdleTimeout:
         self.clock = clock
 
 
-class IdleVerbs(Behaviour):
+class IdleVerbs(Behaviour[M_contra]):
     """The idle timeout of an actor."""
 
     _idle: "_IdleClock | None" = None

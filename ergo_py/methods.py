@@ -17,12 +17,13 @@ from ._core.vocabulary.errors import (
     NotAllowedError,
     Reject,
 )
-from ._core.vocabulary.messages import Request
+from ._core.vocabulary.messages import B_contra, R_co, Relay, Request, ServedMessage
 from ._core.vocabulary.public_names import show_public_names
 
 __all__ = ["ask", "cast", "exposed"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+B = TypeVar("B")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -121,7 +122,7 @@ class _Method:
         return getattr(behaviour, self.method)(*self.args, **self.kwargs)
 
 
-class MethodCall(_Method, Request[R], Generic[R]):
+class MethodCall(_Method, Request[R_co, B_contra], Generic[R_co, B_contra]):
     """The request that ``ask`` makes: a call of a method. Logs and traces show it under the name of
     the method, such as ``Counter.add``.
     """
@@ -129,7 +130,7 @@ class MethodCall(_Method, Request[R], Generic[R]):
     __slots__ = ()
 
 
-class MethodCast(_Method):
+class MethodCast(_Method, ServedMessage):
     """The message that ``cast`` makes: a call of a method without an answer."""
 
     __slots__ = ()
@@ -137,16 +138,16 @@ class MethodCast(_Method):
 
 @overload
 def ask(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+    method: Callable[Concatenate[B, P], Coroutine[Any, Any, R]],
     /,
     *args: P.args,
     **kwargs: P.kwargs,
-) -> MethodCall[R]: ...
+) -> MethodCall[R, B | Relay[B]]: ...
 @overload
 def ask(
-    method: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs
-) -> MethodCall[R]: ...
-def ask(method: Callable[..., Any], /, *args: object, **kwargs: object) -> MethodCall[Any]:
+    method: Callable[Concatenate[B, P], R], /, *args: P.args, **kwargs: P.kwargs
+) -> MethodCall[R, B | Relay[B]]: ...
+def ask(method: Callable[..., Any], /, *args: object, **kwargs: object) -> MethodCall[Any, Any]:
     """Make the request that calls an exposed method.
 
     Write ``await self.call(counter, ask(Counter.add, 3))``. Type checkers know the arguments and
@@ -208,7 +209,7 @@ class _Exposed:
         nothing else, and takes longer than the rest of a call.
         """
         # Logs show the type of a message and not its content, so the type has the method's name.
-        self.call: type[MethodCall[Any]] = _named(MethodCall, method)
+        self.call: type[MethodCall[Any, Any]] = _named(MethodCall, method)
         self.cast: type[MethodCast] = _named(MethodCast, method)
 
     def check(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

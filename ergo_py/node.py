@@ -13,9 +13,9 @@ from ._core.verbs import node as kernel_node
 from ._core.verbs.common import check_timeout
 from ._core.vocabulary.errors import BadInputError, NotAllowedError
 from ._core.vocabulary.hints import did_you_mean
-from ._core.vocabulary.ids import EventName, Ref, Target
+from ._core.vocabulary.ids import Called, EventName, Ref, Target
 from ._core.vocabulary.info import ApplicationInfo
-from ._core.vocabulary.messages import Request
+from ._core.vocabulary.messages import Request, Untyped
 from ._core.vocabulary.options import SpawnKeywords
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Unregistered
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Node", "open_node"]
 
 P = ParamSpec("P")
+Callee = TypeVar("Callee")
 R = TypeVar("R")
 
 
@@ -262,20 +263,20 @@ class Node(kernel_node.Node, TaskVerbs):
     def call_stream(
         self,
         to: Target,
-        request: Request[PartStream[R]],
-        *,
-        timeout: float | None = 5.0,
-        credit: int | None = None,
-    ) -> CalledStream[R]: ...
-    @overload
-    def call_stream(
-        self,
-        to: Target,
-        request: object,
+        request: Untyped | None,
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,
     ) -> CalledStream[Any]: ...
+    @overload
+    def call_stream(
+        self,
+        to: Called[Callee],
+        request: Request[PartStream[R], Callee],
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> CalledStream[R]: ...
     def call_stream(
         self,
         to: Target,

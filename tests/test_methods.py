@@ -95,7 +95,7 @@ async def test_a_rejection_refuses_a_call_and_leaves_the_process_running(
         node.send(pid, cast(Counter.refuse))
         if cls is Waiting:
             with pytest.raises(LookupError, match="not today"):
-                await node.call(pid, ask(Waiting.refuse_later))
+                await node.call(pid, ask(Waiting.refuse_later))  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
             node.send(pid, cast(Waiting.refuse_later))
 
         assert await node.call(pid, ask(Counter.add, 1)) == 1
@@ -165,13 +165,13 @@ async def test_an_unknown_method_is_refused_with_the_names_of_the_known() -> Non
     async with running_node() as node:
         pid = await node.spawn(Other)
         with pytest.raises(MethodUnknownError, match="exposes no method 'add'; it exposes other"):
-            await node.call(pid, ask(Counter.add, 1))
+            await node.call(pid, ask(Counter.add, 1))  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
         node.send(pid, cast(Counter.add, 1))
         await node.call(pid, ask(Other.other))
         assert node.process_info(pid).unhandled == 1
         plain = await node.spawn(Actor)
         with pytest.raises(UnhandledCallError, match=r"cannot answer Counter\.add"):
-            await node.call(plain, ask(Counter.add, 1))
+            await node.call(plain, ask(Counter.add, 1))  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def test_a_method_without_the_mark_is_refused_at_the_caller() -> None:

@@ -14,8 +14,8 @@ from .._core.messaging.requests import ask as begin_call
 from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.common import check_priority, check_timeout
 from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.ids import Target
-from .._core.vocabulary.messages import Request
+from .._core.vocabulary.ids import Called, Target
+from .._core.vocabulary.messages import Request, Untyped
 from ..node import Node
 from .facade import Facade
 from .handles import (
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeVerbs", "ask", "run", "trace"]
 
+Callee = TypeVar("Callee")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -60,20 +61,20 @@ async def run(node: Node, function: Callable[[Node], Any]) -> Any:
 def ask(
     node: Node,
     to: Target,
-    request: Request[R],
-    *,
-    timeout: float | None = 5.0,
-    priority: Priority = Priority.NORMAL,
-) -> "Future[R]": ...
-@overload
-def ask(
-    node: Node,
-    to: Target,
-    request: object,
+    request: Untyped | None,
     *,
     timeout: float | None = 5.0,
     priority: Priority = Priority.NORMAL,
 ) -> "Future[Any]": ...
+@overload
+def ask(
+    node: Node,
+    to: Called[Callee],
+    request: Request[R, Callee],
+    *,
+    timeout: float | None = 5.0,
+    priority: Priority = Priority.NORMAL,
+) -> "Future[R]": ...
 def ask(
     node: Node,
     to: Target,

@@ -222,7 +222,7 @@ def handle(
 ) -> Handle[P, B, A]: ...
 @overload
 def handle(
-    function: Callable[Concatenate[Any, P], R], *, asyncio: Callable[[R, Any], A]
+    function: Callable[Concatenate[Any, P], R], *, asyncio: Callable[[Any, Any], A]
 ) -> Handle[P, R, A]: ...
 def handle(function: Function, **wrappers: Function) -> Any:
     """A row for a method that returns a handle. A handle that works in every thread needs no

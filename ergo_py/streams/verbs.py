@@ -4,20 +4,21 @@ from collections.abc import AsyncIterable, Iterable
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from .._core.verbs.behaviour import Behaviour
+from .._core.verbs.behaviour import Behaviour, M_contra
 from .._core.verbs.common import check_timeout
-from .._core.vocabulary.ids import Target
-from .._core.vocabulary.messages import Request
+from .._core.vocabulary.ids import Called, Target
+from .._core.vocabulary.messages import Request, Untyped
 from ..tasks.function import name_of
 from ..tasks.verbs import TaskVerbs
 from .parts import CalledStream, PartStream
 
 __all__ = ["StreamVerbs"]
 
+Callee = TypeVar("Callee")
 R = TypeVar("R")
 
 
-class StreamVerbs(Behaviour, TaskVerbs):
+class StreamVerbs(Behaviour[M_contra], TaskVerbs):
     """The verbs of a process that reads and produces replies in parts."""
 
     def stream(self, parts: Iterable[R] | AsyncIterable[R], *, credit: int = 16) -> PartStream[R]:
@@ -38,20 +39,20 @@ class StreamVerbs(Behaviour, TaskVerbs):
     def call_stream(
         self,
         to: Target,
-        request: Request[PartStream[R]],
-        *,
-        timeout: float | None = 5.0,
-        credit: int | None = None,
-    ) -> CalledStream[R]: ...
-    @overload
-    def call_stream(
-        self,
-        to: Target,
-        request: object,
+        request: Untyped | None,
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,
     ) -> CalledStream[Any]: ...
+    @overload
+    def call_stream(
+        self,
+        to: Called[Callee],
+        request: Request[PartStream[R], Callee],
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> CalledStream[R]: ...
     def call_stream(
         self,
         to: Target,

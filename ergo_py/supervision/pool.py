@@ -5,7 +5,7 @@ its workers.
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVarTuple, Unpack
 
 import trio
 
@@ -16,6 +16,7 @@ from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.envelopes import Divert, Overflow
 from .._core.vocabulary.errors import BadInputError, ChildError
 from .._core.vocabulary.ids import PID
+from .._core.vocabulary.messages import Relay
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
@@ -36,13 +37,22 @@ from .specs import (
 )
 from .supervisor import Supervisor
 
+if TYPE_CHECKING:  # type checkers bring it along; with it, a plain `Pool` is a `Pool[Any]`
+    from typing_extensions import TypeVar
+
+    W_co = TypeVar("W_co", bound=Behaviour, covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    W_co = TypeVar("W_co", bound=Behaviour, covariant=True)
+
 __all__ = ["Pool", "PoolHandle", "PoolSpec", "Routing"]
 
 Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class PoolSpec:
+class PoolSpec(Generic[W_co]):
     """The workers of a pool, and the routing of work among them.
 
     Args:
@@ -84,7 +94,7 @@ class PoolSpec:
 
     def __init__(
         self,
-        behaviour: Callable[[*Ts], Behaviour],
+        behaviour: Callable[[*Ts], W_co],
         *args: *Ts,
         size: int | tuple[int, int] = 4,
         routing: Routing = Routing.ROUND_ROBIN,
@@ -146,7 +156,7 @@ def _check_size(size: object) -> None:
             check_number("PoolSpec(size)", size, least=1, whole=True, hint=hint)
 
 
-class Pool(Supervisor):
+class Pool(Supervisor, Relay[W_co]):
     """A supervisor whose own address stands for its workers.
 
     Messages of normal priority and calls go directly to a worker. A message of a higher priority
@@ -154,13 +164,13 @@ class Pool(Supervisor):
     for its successor.
     """
 
-    _spec: PoolSpec | None = None
+    _spec: PoolSpec[W_co] | None = None
     _numbers: int = 0
 
-    def __init__(self, spec: PoolSpec | None = None) -> None:
+    def __init__(self, spec: PoolSpec[W_co] | None = None) -> None:
         self._spec = spec
 
-    def workers(self) -> PoolSpec:
+    def workers(self) -> PoolSpec[W_co]:
         """Return the spec of workers and routing. Called once, before any worker starts."""
         if self._spec is None:
             raise BadInputError(

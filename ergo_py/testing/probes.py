@@ -11,11 +11,12 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 import trio
 
 from .._core.tables.pending_calls import Caller
+from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.node import Node
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import NotAllowedError
-from .._core.vocabulary.ids import PID, Alias, EventName, NodeName, Target
-from .._core.vocabulary.messages import NO_REPLY, Request
+from .._core.vocabulary.ids import PID, Alias, Called, EventName, NodeName, Target
+from .._core.vocabulary.messages import NO_REPLY, Request, Sent, Untyped
 from .._core.vocabulary.options import SpawnKeywords, check_number
 from .._core.vocabulary.reasons import Reason
 from ..actor import Actor
@@ -24,6 +25,8 @@ from .patterns import assign, describe, matches
 __all__ = ["Probe", "Received"]
 
 T = TypeVar("T")
+Callee = TypeVar("Callee")
+M = TypeVar("M")
 R = TypeVar("R")
 
 Answer = Callable[[Any], object]
@@ -278,14 +281,20 @@ class Probe:
 
     # -- acting ------------------------------------------------------------------------------------
 
-    def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
+    def send(
+        self, to: Target[Behaviour[M]], message: Sent[M], *, priority: Priority | None = None
+    ) -> bool:
         """Send a message as the probe, so that answers arrive at the probe."""
         return self._process.send(to, message, priority=priority)
 
     @overload
-    async def call(self, to: Target, request: Request[R], *, timeout: float | None = 5.0) -> R: ...
+    async def call(
+        self, to: Target, request: Untyped | None, *, timeout: float | None = 5.0
+    ) -> Any: ...
     @overload
-    async def call(self, to: Target, request: object, *, timeout: float | None = 5.0) -> Any: ...
+    async def call(
+        self, to: Called[Callee], request: Request[R, Callee], *, timeout: float | None = 5.0
+    ) -> R: ...
     async def call(self, to: Target, request: object, *, timeout: float | None = 5.0) -> Any:
         """Call as the probe. It keeps receiving meanwhile."""
         kernel = self._node._kernel

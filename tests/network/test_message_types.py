@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from ergo_py import (
     PID,
+    Actor,
     Alias,
     BadInputError,
     Crashed,
@@ -69,7 +70,7 @@ class Described:
     number: Number
     either: int | str
     choice: Literal["a", "b"]
-    pid: PID | Alias | None
+    pid: PID[Actor] | Alias | None
     rate: float
     anything: Any = None
     lines: list[int] = field(default_factory=list)

@@ -64,7 +64,7 @@ async def ask_it(node: Node) -> int:
 def right_without_async(node: BlockingNode, pid: PID, alias: Alias) -> None:
     assert_type(node.name, str)
     assert_type(node.env, Mapping[str, object])
-    assert_type(node.spawn(Counter, 5, name="counter", mailbox_size=10), PID)
+    assert_type(node.spawn(Counter, 5, name="counter", mailbox_size=10), PID[Counter])
     assert_type(node.send(pid, 1), bool)
     assert_type(node.send_wait(pid, 1, timeout=2), bool)
     assert_type(node.send_after(1.0, pid, "tick"), Timer)
@@ -98,9 +98,9 @@ def right_without_async(node: BlockingNode, pid: PID, alias: Alias) -> None:
 
 async def right_on_asyncio(node: AsyncioNode, pid: PID, alias: Alias) -> None:
     assert_type(node.name, str)
-    begun: Coroutine[Any, Any, PID] = node.spawn(Counter, 5)
-    assert_type(await begun, PID)
-    assert_type(await node.spawn(Counter, 5, name="counter", mailbox_size=10), PID)
+    begun: Coroutine[Any, Any, PID[Counter]] = node.spawn(Counter, 5)
+    assert_type(await begun, PID[Counter])
+    assert_type(await node.spawn(Counter, 5, name="counter", mailbox_size=10), PID[Counter])
     assert_type(node.send(pid, 1), bool)
     assert_type(await node.send_wait(pid, 1, timeout=2), bool)
     assert_type(await node.send_after(1.0, pid, "tick"), AsyncioTimer)

@@ -5,6 +5,7 @@ and `spec`. Never run, only checked: see spawn_and_call.py.
 from typing import assert_type
 
 from ergo_py import PID, Actor, ChildSpec, Node, PoolSpec, ask, exposed
+from ergo_py._core.vocabulary.messages import Relay
 from ergo_py.methods import MethodCall, MethodCast, cast
 
 
@@ -22,12 +23,12 @@ class Counter(Actor):
 
 
 async def right_for_a_node(node: Node, pid: PID) -> None:
-    assert_type(ask(Counter.add, 3, twice=True), MethodCall[int])
+    assert_type(ask(Counter.add, 3, twice=True), MethodCall[int, Counter | Relay[Counter]])
     assert_type(cast(Counter.add, 3), MethodCast)
     assert_type(await node.call(pid, ask(Counter.add, 3)), int)
     assert_type(await node.call(pid, ask(Counter.label, prefix="a")), str)
     assert_type(await node.service("counter").call(ask(Counter.label)), str)
-    assert_type(await node.spawn(Counter.spec(1, step=3), name="counter"), PID)
+    assert_type(await node.spawn(Counter.spec(1, step=3), name="counter"), PID[Counter])
     ChildSpec("counter", Counter.spec(1, step=3), shutdown=1)
     PoolSpec(Counter.spec(1), size=3)
     node.send(pid, cast(Counter.add, 3))

@@ -36,11 +36,12 @@ class Plain(Actor):
 
 
 async def right_for_a_node(node: Node, pid: PID) -> None:
-    assert_type(await node.spawn(Counter, 5), PID)
-    assert_type(await node.spawn(Counter, 5, "five"), PID)
-    assert_type(await node.spawn(Plain), PID)
+    assert_type(await node.spawn(Counter, 5), PID[Counter])
+    assert_type(await node.spawn(Counter, 5, "five"), PID[Counter])
+    assert_type(await node.spawn(Plain), PID[Plain])
     assert_type(
-        await node.spawn(partial(Counter, label="five"), 5, name="counter", mailbox_size=None), PID
+        await node.spawn(partial(Counter, label="five"), 5, name="counter", mailbox_size=None),
+        PID[Counter],
     )
     await node.spawn(
         Counter, 5, priority=Priority.HIGH, init_timeout=1, env={"key": object()}, log_level="debug"
@@ -60,7 +61,7 @@ async def wrong_for_a_node(node: Node, pid: PID) -> None:
     await node.spawn(Counter, 5, "five", "six")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await node.spawn(Plain, 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await node.spawn(Counter(5))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await node.spawn(int, 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await node.spawn(int, 5)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     await node.spawn(Counter, 5, label="five")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await node.spawn(Counter, 5, mailbox_size="many")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -73,7 +74,7 @@ async def wrong_for_a_node(node: Node, pid: PID) -> None:
 
 class Right(Actor):
     async def init(self) -> None:
-        pid = assert_type(await self.spawn(Counter, 5, link=True), PID)
+        pid = assert_type(await self.spawn(Counter, 5, link=True), PID[Counter])
         assert_type(await self.call(pid, Total()), int)
         assert_type(await self.call("counter", Names()), list[str])
         assert_type(await self.call("counter", "anything"), Any)

@@ -8,7 +8,9 @@ from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
+    Generic,
     ParamSpec,
+    Self,
     TypeVar,
     TypeVarTuple,
     Unpack,
@@ -28,9 +30,9 @@ from ..tables.pending_calls import Caller
 from ..tables.timers import Timer
 from ..vocabulary.envelopes import MESSAGE, STOP, Priority
 from ..vocabulary.errors import BadInputError, BehaviourError
-from ..vocabulary.ids import PID, Alias, Ref, Target
+from ..vocabulary.ids import PID, Alias, Called, Ref, Target
 from ..vocabulary.info import MetaInfo
-from ..vocabulary.messages import NO_REPLY, NoReply, Request
+from ..vocabulary.messages import NO_REPLY, NoReply, Request, Sent, Untyped
 from ..vocabulary.options import MetaKeywords, SpawnKeywords, check_number, read_options
 from ..vocabulary.reasons import Normal, as_reason
 from ..vocabulary.states import CALLS_ALLOWED, Operation
@@ -48,13 +50,20 @@ from .links_and_events import LinksAndEvents
 from .meta_process import MetaProcess, spawn_checked_meta
 
 if TYPE_CHECKING:
+    import typing_extensions
     from structlog.typing import FilteringBoundLogger
 
     from ...node import Node
 
-__all__ = ["Behaviour", "behaviour_of", "check_task"]
+    M_contra = typing_extensions.TypeVar("M_contra", contravariant=True, default=Any)
+else:
+    M_contra = TypeVar("M_contra", contravariant=True)
+
+__all__ = ["Behaviour", "M_contra", "behaviour_of", "check_task"]
 
 B = TypeVar("B", bound="Behaviour")
+Callee = TypeVar("Callee")
+M = TypeVar("M")
 P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -74,7 +83,21 @@ class _NoConnection:
         )
 
 
-class Behaviour(LinksAndEvents):
+if TYPE_CHECKING:
+
+    class _OfMessages(Generic[M_contra]): ...
+
+else:
+
+    class _OfMessages:
+        """``Actor[Add | Reset]`` is ``Actor``: only a type checker asks for the messages."""
+
+        def __class_getitem__(cls, types: object) -> object:
+            of_user = getattr(super(), "__class_getitem__", None)  # a subclass of Generic
+            return cls if of_user is None else of_user(types)
+
+
+class Behaviour(LinksAndEvents, _OfMessages[M_contra]):
     """Base class of all behaviours: the verbs, bound to the process of the instance.
 
     There is no ``super().__init__()`` to call. Each start of a process makes a new instance. Its
@@ -129,7 +152,7 @@ class Behaviour(LinksAndEvents):
     # -- identity ----------------------------------------------------------------------------------
 
     @property
-    def pid(self) -> PID:
+    def pid(self) -> PID[Self]:
         """The identity of this process."""
         return self._process.id
 
@@ -181,7 +204,9 @@ class Behaviour(LinksAndEvents):
     # Protected: a KeyboardInterrupt between the append and the wake-up would leave the message in
     # the mailbox of a process that sleeps on.
     @enable_ki_protection
-    def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
+    def send(
+        self, to: "Target[Behaviour[M]]", message: Sent[M], *, priority: Priority | None = None
+    ) -> bool:
         """Send a message. May be used anywhere, from any thread.
 
         Returns False if there is no receiver: the message becomes a dead letter. The death of the
@@ -215,8 +240,8 @@ class Behaviour(LinksAndEvents):
 
     async def send_wait(
         self,
-        to: Target,
-        message: object,
+        to: "Target[Behaviour[M]]",
+        message: Sent[M],
         *,
         priority: Priority | None = None,
         timeout: float | None = None,
@@ -241,7 +266,12 @@ class Behaviour(LinksAndEvents):
         )
 
     def send_after(
-        self, delay: float, to: Target, message: object, *, priority: Priority | None = None
+        self,
+        delay: float,
+        to: "Target[Behaviour[M]]",
+        message: Sent[M],
+        *,
+        priority: Priority | None = None,
     ) -> Timer:
         """Send a message ``delay`` seconds from now, unless this process ends first.
 
@@ -254,7 +284,12 @@ class Behaviour(LinksAndEvents):
         return arm_timer(self._process, delay, 0.0, to, message, priority)
 
     def send_every(
-        self, period: float, to: Target, message: object, *, priority: Priority | None = None
+        self,
+        period: float,
+        to: "Target[Behaviour[M]]",
+        message: Sent[M],
+        *,
+        priority: Priority | None = None,
     ) -> Timer:
         """Send a message every ``period`` seconds, the first after ``period`` seconds, until the
         timer is cancelled or this process ends.
@@ -300,20 +335,20 @@ class Behaviour(LinksAndEvents):
     def call(
         self,
         to: Target,
-        request: Request[R],
-        *,
-        timeout: float | None = 5.0,
-        priority: Priority | None = None,
-    ) -> Coroutine[Any, Any, R]: ...
-    @overload
-    def call(
-        self,
-        to: Target,
-        request: object,
+        request: Untyped | None,
         *,
         timeout: float | None = 5.0,
         priority: Priority | None = None,
     ) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def call(
+        self,
+        to: Called[Callee],
+        request: Request[R, Callee],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority | None = None,
+    ) -> Coroutine[Any, Any, R]: ...
     def call(
         self,
         to: Target,
@@ -405,8 +440,8 @@ class Behaviour(LinksAndEvents):
     # -- children ----------------------------------------------------------------------------------
 
     async def spawn(
-        self, behaviour: "Callable[[*Ts], Behaviour]", *args: *Ts, **options: Unpack[SpawnKeywords]
-    ) -> PID:
+        self, behaviour: Callable[[*Ts], B], *args: *Ts, **options: Unpack[SpawnKeywords]
+    ) -> PID[B]:
         """Start a child process, and return its PID when its ``init`` has succeeded. The child
         never outlives this process.
 

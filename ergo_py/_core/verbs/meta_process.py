@@ -17,7 +17,7 @@ from ..tables.timers import Timer
 from ..vocabulary.envelopes import Priority
 from ..vocabulary.errors import BehaviourError, NotAllowedError, Reject, UnhandledCallError
 from ..vocabulary.ids import PID, Alias, Ref, Target
-from ..vocabulary.messages import Response
+from ..vocabulary.messages import Response, Sent
 from ..vocabulary.options import MetaKeywords, check_number, read_meta_options
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Normal, Reason, as_reason
@@ -27,8 +27,11 @@ from .common import NotSpawned, arm_timer, check_caller, check_error, check_time
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
+    from .behaviour import Behaviour
+
 __all__ = ["MetaProcess", "spawn_checked_meta"]
 
+M = TypeVar("M")
 T = TypeVar("T")
 
 
@@ -257,7 +260,9 @@ class MetaProcess:
 
     # -- verbs of both halves ----------------------------------------------------------------------
 
-    def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
+    def send(
+        self, to: "Target[Behaviour[M]]", message: Sent[M], *, priority: Priority | None = None
+    ) -> bool:
         """Send a message, from the reader or from the handler. The receiver sees this alias as the
         sender.
 
@@ -282,7 +287,7 @@ class MetaProcess:
         return meta.send(to, message, priority)
 
     async def send_wait(
-        self, to: Target, message: object, *, priority: Priority | None = None
+        self, to: "Target[Behaviour[M]]", message: Sent[M], *, priority: Priority | None = None
     ) -> bool:
         """Send a message from ``async`` code. Waits while the receiver is full or ``backlog``
         messages behind.
@@ -293,7 +298,12 @@ class MetaProcess:
         return await self._meta.send_wait(to, message, priority)
 
     def send_after(
-        self, delay: float, to: Target, message: object, *, priority: Priority | None = None
+        self,
+        delay: float,
+        to: "Target[Behaviour[M]]",
+        message: Sent[M],
+        *,
+        priority: Priority | None = None,
     ) -> Timer:
         """Send a message ``delay`` seconds from now, unless this meta-process ends first.
 
@@ -304,7 +314,12 @@ class MetaProcess:
         return self._run(arm_timer, self._meta, delay, 0.0, to, message, priority)
 
     def send_every(
-        self, period: float, to: Target, message: object, *, priority: Priority | None = None
+        self,
+        period: float,
+        to: "Target[Behaviour[M]]",
+        message: Sent[M],
+        *,
+        priority: Priority | None = None,
     ) -> Timer:
         """Send a message every ``period`` seconds until the timer is cancelled or this meta-process
         ends.

@@ -22,9 +22,9 @@ from ..vocabulary.errors import (
     BadInputError,
     NotAllowedError,
 )
-from ..vocabulary.ids import PID, Target
+from ..vocabulary.ids import PID, Called, Target
 from ..vocabulary.info import ExitReport
-from ..vocabulary.messages import DeadLetter, Request
+from ..vocabulary.messages import DeadLetter, Request, Sent, Untyped
 from ..vocabulary.options import Options, SpawnKeywords, check_name, check_number, read_options
 from ..vocabulary.reasons import Reason, Shutdown
 from .behaviour import Behaviour, behaviour_of
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Node"]
 
+B = TypeVar("B", bound=Behaviour)
+Callee = TypeVar("Callee")
+M = TypeVar("M")
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -87,8 +90,8 @@ class Node(NodeInspection):
     # -- processes ---------------------------------------------------------------------------------
 
     async def spawn(
-        self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]
-    ) -> PID:
+        self, behaviour: Callable[[*Ts], B], *args: *Ts, **options: Unpack[SpawnKeywords]
+    ) -> PID[B]:
         """Start a process that belongs to the node, and return its PID when its ``init`` has
         succeeded.
 
@@ -193,7 +196,13 @@ class Node(NodeInspection):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def send(self, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
+    def send(
+        self,
+        to: Target[Behaviour[M]],
+        message: Sent[M],
+        *,
+        priority: Priority = Priority.NORMAL,
+    ) -> bool:
         """Send a message, from any thread. False if there is no receiver: the message becomes a
         dead letter.
 
@@ -234,8 +243,8 @@ class Node(NodeInspection):
 
     async def send_wait(
         self,
-        to: Target,
-        message: object,
+        to: Target[Behaviour[M]],
+        message: Sent[M],
         *,
         priority: Priority = Priority.NORMAL,
         timeout: float | None = None,
@@ -254,14 +263,24 @@ class Node(NodeInspection):
         )
 
     def send_after(
-        self, delay: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL
+        self,
+        delay: float,
+        to: Target[Behaviour[M]],
+        message: Sent[M],
+        *,
+        priority: Priority = Priority.NORMAL,
     ) -> Timer:
         """Send a message ``delay`` seconds from now."""
         check_number("delay", delay, least=0.0)
         return self._run(arm_timer, self._timers, delay, 0.0, to, message, priority)
 
     def send_every(
-        self, period: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL
+        self,
+        period: float,
+        to: Target[Behaviour[M]],
+        message: Sent[M],
+        *,
+        priority: Priority = Priority.NORMAL,
     ) -> Timer:
         """Send a message every ``period`` seconds until the timer is cancelled."""
         check_number("period", period, least=1e-6)
@@ -271,20 +290,20 @@ class Node(NodeInspection):
     async def call(
         self,
         to: Target,
-        request: Request[R],
-        *,
-        timeout: float | None = 5.0,
-        priority: Priority = Priority.NORMAL,
-    ) -> R: ...
-    @overload
-    async def call(
-        self,
-        to: Target,
-        request: object,
+        request: Untyped | None,
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
     ) -> Any: ...
+    @overload
+    async def call(
+        self,
+        to: Called[Callee],
+        request: Request[R, Callee],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+    ) -> R: ...
     async def call(
         self,
         to: Target,
@@ -317,20 +336,20 @@ class Node(NodeInspection):
     def call_from_thread(
         self,
         to: Target,
-        request: Request[R],
-        *,
-        timeout: float | None = 5.0,
-        priority: Priority = Priority.NORMAL,
-    ) -> R: ...
-    @overload
-    def call_from_thread(
-        self,
-        to: Target,
-        request: object,
+        request: Untyped | None,
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
     ) -> Any: ...
+    @overload
+    def call_from_thread(
+        self,
+        to: Called[Callee],
+        request: Request[R, Callee],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+    ) -> R: ...
     def call_from_thread(
         self,
         to: Target,

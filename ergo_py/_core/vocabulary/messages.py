@@ -2,18 +2,38 @@
 letters, log records.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import UnionType
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 from weakref import WeakKeyDictionary
 
 from .errors import BadInputError
-from .ids import PID, Address, Alias, EventName, NodeName, Ref
+from .ids import PID, Address, Alias, B_co, EventName, Late, NodeName, Ref
 from .options import KeepMessages, check_number
 from .public_names import show_public_names
 from .reasons import Reason
+
+if TYPE_CHECKING:  # type checkers bring it along; with it, `Request[int]` is a `Request[int, Any]`
+    import typing_extensions
+
+    B_contra = typing_extensions.TypeVar("B_contra", contravariant=True, default=Any)
+else:
+    B_contra = TypeVar("B_contra", contravariant=True)
 
 __all__ = [
     "DeadLetter",
@@ -32,21 +52,68 @@ __all__ = [
     "NodeDown",
     "NodeUp",
     "Published",
+    "Relay",
     "Request",
     "Response",
+    "Sent",
+    "ServedMessage",
+    "Untyped",
     "Why",
     "answer_but_not_none",
 ]
 
+M = TypeVar("M")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Request(Generic[R]):
+class Request(Generic[R_co, B_contra]):
     """Base class of requests with a declared type of answer: with ``class Total(Request[int])``, a
-    type checker knows that ``await call(pid, Total())`` is an ``int``.
+    type checker knows that ``await call(pid, Total())`` is an ``int``. ``Request[int, Counter]``
+    also says which class of processes answers it.
     """
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __sizeof__(self) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+            """No `Untyped`, for type checkers."""
+            ...
+
+    else:
+
+        def __class_getitem__(cls, types: object) -> object:
+            # Python has defaults of type parameters from version 3.13 on.
+            if cls is Request and not isinstance(types, tuple):
+                types = (types, Any)
+            return super().__class_getitem__(types)
+
+
+class Untyped(Protocol):
+    """A request that declares no type of answer: every object but a `Request`. Without it, a
+    `Request` for another class of processes would pass for a request of no declared type.
+    """
+
+    def __sizeof__(self) -> int:
+        """The same method as that of ``object``, whose type `Request` changes."""
+        ...
+
+
+class ServedMessage:
+    """Base class of messages that every actor takes, whatever messages its class declares."""
+
+    __slots__ = ()
+
+
+class Relay(Generic[B_co]):
+    """Base class of processes whose address leads to processes of the class ``B``, such as a pool
+    of workers.
+    """
+
+
+Sent: TypeAlias = M | ServedMessage | Late[Callable[[M], object]]
+"""The message for a process whose class declares the messages ``M``. Its address decides ``M``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +152,7 @@ def _declared_by(kind: type) -> str:
     for cls in kind.__mro__:
         for base in vars(cls).get("__orig_bases__", ()):
             if get_origin(base) is Request:
-                (answer,) = get_args(base)
+                answer, _ = get_args(base)
                 text = answer.__name__ if isinstance(answer, type) else repr(answer)
                 return _NONE_IS_FINE if _may_be_none(answer) else text
     return _NONE_IS_FINE

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar, get_args
 
 import pytest
 import trio
@@ -31,6 +31,7 @@ from tests.actors import Failed, Puppet, Recorder
 from tests.support import refused, running_node
 
 HERE = "test@localhost"
+T = TypeVar("T")
 
 
 # -- timers ----------------------------------------------------------------------------------------
@@ -395,6 +396,18 @@ async def test_an_unknown_option_of_spawn_explains_how_to_pass_arguments(
     async with running_node() as node:
         with pytest.raises(BadInputError, match=r"Behaviour\.spec"):
             await node.spawn(Puppet, heard=[])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def test_the_messages_that_a_class_declares_are_for_type_checkers_only() -> None:
+    class Declaring(Actor[int | str]):
+        pass
+
+    class OfParts(Actor[T], Generic[T]):
+        pass
+
+    assert Declaring.__bases__ == (Actor,)
+    assert OfParts.__bases__ == (Actor, Generic)
+    assert get_args(OfParts[int]) == (int,)
 
 
 async def test_a_node_cannot_be_linked(autojump_clock: MockClock) -> None:

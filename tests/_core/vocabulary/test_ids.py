@@ -1,5 +1,8 @@
+import pickle
 from itertools import count
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +11,7 @@ from ergo_py._core.vocabulary.ids import (
     PID,
     Alias,
     EventName,
+    Key,
     Name,
     NodeName,
     Ref,
@@ -27,6 +31,28 @@ def test_an_identifier_cannot_be_changed(kind: type[PID | Alias | Ref]) -> None:
             setattr(one, attribute, 2)
 
     assert one == kind("demo@localhost", 7, 1)
+
+
+@pytest.mark.parametrize(
+    "kind, fields",
+    [
+        (PID, ("demo@localhost", 7, 1)),
+        (Name, ("stock", "shop@paris")),
+        (Key, ("users", "ada", "demo@localhost", "key")),
+    ],
+)
+def test_the_class_in_an_address_is_for_type_checkers_only(
+    kind: Any, fields: tuple[object, ...]
+) -> None:
+    plain, typed = kind(*fields), kind[int](*fields)
+
+    assert type(typed) is kind
+    assert typed == plain == fields
+    assert (hash(typed), repr(typed)) == (hash(fields), repr(plain))
+    assert pickle.dumps(typed) == pickle.dumps(plain)
+    assert msgspec.msgpack.encode(typed) == msgspec.msgpack.encode(fields)
+    assert msgspec.convert(fields, kind[int]) == plain
+    assert not hasattr(typed, "__dict__")
 
 
 @given(kinds=st.lists(st.sampled_from(KINDS), max_size=30))

@@ -18,6 +18,7 @@ from typing import (
 
 import pytest
 
+from ergo_py import Actor
 from ergo_py._core.vocabulary import messages
 from ergo_py._core.vocabulary.ids import PID, Ref
 from ergo_py._core.vocabulary.messages import (
@@ -36,6 +37,7 @@ from ergo_py._core.vocabulary.messages import (
 from ergo_py._core.vocabulary.reasons import Killed
 
 R = TypeVar("R")
+S = TypeVar("S")
 Number = NewType("Number", int)
 
 
@@ -58,6 +60,18 @@ class Heir(Plain):
     """Inherits the declaration."""
 
 
+class Addressed(Request[int, Actor]):
+    """Declares the class that answers, too."""
+
+
+class Pair(Request[R], Generic[R, S]):
+    """Has parameters of its own."""
+
+
+class Paired(Pair[int, str]):
+    """Declares an answer through a generic class with two parameters."""
+
+
 class Unknown(Request[R], Generic[R]):
     """Declares nothing that can be known."""
 
@@ -75,6 +89,8 @@ class Undeclared(Request):  # type: ignore[type-arg]  # pyright: ignore[reportMi
     [
         (Plain, "int"),
         (Heir, "int"),
+        (Addressed, "int"),
+        (Paired, ""),
         (Unknown, ""),
         (Filled, ""),
         (Undeclared, ""),
