@@ -7,12 +7,11 @@ node. The pipeline adds its thread, its counters and the hand-over of each batch
 """
 
 import os
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import trio
@@ -21,8 +20,7 @@ from ergo_py import ChildSpec, open_node
 from ergo_py.pipelines import Item, Pipeline, Sink
 from ergo_py.testing.bridges import SourceRig
 from tests.pipelines.brokers.rigs import SQLiteRig
-from tests.pipelines.brokers.servers import PostgresRig, RedisRig, RedisServer, started
-from tests.postgres import postgres_programs
+from tests.pipelines.brokers.servers import BROKERS, Rig, missing, started
 
 ITEMS = 50_000
 BOUND = 2_000
@@ -70,9 +68,6 @@ def piped(rig: SourceRig) -> None:
 
 def measured(rig: SourceRig, work: object) -> tuple[float, float]:
     """Items per second, and microseconds of processor time per item, in this program."""
-    source = rig.source()
-    source.open()
-    source.close()
     for _ in range(ITEMS // 5_000):
         rig.put([BODY] * 5_000)
     assert callable(work)
@@ -87,19 +82,12 @@ def measured(rig: SourceRig, work: object) -> tuple[float, float]:
 @contextmanager
 def rigs() -> Iterator[dict[str, SourceRig]]:
     """The brokers that are installed."""
-    with tempfile.TemporaryDirectory() as place:
-        found: dict[str, SourceRig] = {"SQLiteQueue": SQLiteRig(Path(place) / "jobs.db")}
-        if shutil.which("redis-server") is None or postgres_programs() is None:
-            yield found
-            return
-        with started("redis") as first, started("postgres") as second:
-            assert isinstance(first, RedisServer)
-            assert not isinstance(second, RedisServer)
-            yield {
-                **found,
-                "RedisStream": RedisRig(first, "jobs"),
-                "PostgresQueue": PostgresRig(second, "jobs"),
-            }
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        found: dict[str, SourceRig] = {"SQLite": SQLiteRig(Path(place) / "jobs.db")}
+        for broker in BROKERS:
+            if not missing(broker):
+                found[broker] = Rig(stack.enter_context(started(broker)), "jobs")
+        yield found
 
 
 def main() -> None:

@@ -136,8 +136,9 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         '"$python" -m benchmarks.soak_nodes "$@"',
     ),
     "brokers": Command(
-        "run pipelines on redis-server and PostgreSQL, with ITEMS=100000 items and 50 kills of "
-        "pipeline and broker, and measure them beside the bare loop",
+        "run pipelines on the brokers that are installed (Redis, PostgreSQL, RabbitMQ, "
+        "mosquitto), with ITEMS=100000 items and 51 kills of consumer, program and broker, and "
+        "measure them beside the bare loop",
         'ERGO_BROKERS="${ITEMS:-100000}" "$python" -m pytest tests/pipelines/brokers "$@"\n'
         '"$python" -m benchmarks.broker_throughput',
     ),

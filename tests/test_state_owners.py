@@ -64,6 +64,16 @@ FOREIGN: Final = {
         "task.custom_sleep_data",
     },
     "testing/world/tasks.py": {"status._scope.shield"},
+    # paho-mqtt
+    "pipelines/brokers/mqtt.py": {
+        "client.on_connect",
+        "client.on_message",
+        "client.on_publish",
+        "client.on_subscribe",
+        "labels.UserProperty",
+        "wishes.ReceiveMaximum",
+        "wishes.SessionExpiryInterval",
+    },
     # Classes, once, when the C extension is installed
     "_core/speed/installation.py": {
         "Behaviour.call",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from .brokers.amqp import AMQP
+    from .brokers.mqtt import MQTT
     from .brokers.postgres_queue import PostgresQueue
     from .brokers.redis_stream import RedisStream
     from .brokers.sqlite_queue import SQLiteQueue
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from .steps import Sink, Stage, ToActor
 
 __all__ = [
+    "AMQP",
+    "MQTT",
     "Item",
     "Pipeline",
     "PostgresQueue",
@@ -33,6 +37,8 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
+            "brokers.amqp": "AMQP",
+            "brokers.mqtt": "MQTT",
             "brokers.postgres_queue": "PostgresQueue",
             "brokers.redis_stream": "RedisStream",
             "brokers.sqlite_queue": "SQLiteQueue",

@@ -22,6 +22,8 @@ _BUSY: Final = 0.05
 """The same while items are open: acknowledgements wait for that, unless the source waits as
 `Source` does.
 """
+_ALIVE: Final = 0.25
+"""Seconds between two calls of ``keep_alive``: a small part of all heartbeats of brokers."""
 
 Settled = tuple[list[Item], Exception | None]
 """Items to acknowledge, or to fail with the error."""
@@ -99,13 +101,16 @@ class SourceReader(MetaProcess):
     def _serve(self) -> None:
         source = self._source
         waits_itself = type(source).wait is not Source.wait
+        stays_alive = type(source).keep_alive is not Source.keep_alive
         while True:
             self._acknowledge()
             if self._is_over():
                 return
             room = 0 if self._is_draining else self._most - self.open
             if not room:
-                self._wait.in_thread(self._has_news)
+                # Without a bound for a source that has nothing to do meanwhile.
+                if not self._wait.in_thread(self._has_news, _ALIVE if stays_alive else None):
+                    source.keep_alive()
                 continue
             items = source.take(room)
             self._tries = 0

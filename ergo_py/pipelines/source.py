@@ -34,6 +34,11 @@ class Source:
         """
         self.pause(seconds)
 
+    def keep_alive(self) -> None:
+        """Called four times a second while no item may be taken, as the bound is reached or the
+        pipeline stops: for a library that must answer its broker even then.
+        """
+
     def ack(self, items: list[Item]) -> None:
         """Acknowledge items, in the order in which the pipeline has finished them. If it raises,
         the pipeline acknowledges all of them again after the next ``open``.

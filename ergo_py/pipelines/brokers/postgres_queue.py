@@ -1,23 +1,18 @@
 """`PostgresQueue`: a table of PostgreSQL that is a queue, as a source and as a sink."""
 
-from typing import Any, Final, LiteralString, TypeAlias
+from typing import Any, Final, LiteralString, TypeAlias, Unpack
 
 from ..._core import sources
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
-from ..source import Source
-from ..steps import Sink
+from .broker import BatchKeywords, Broker, missing
 
 try:
     import psycopg
     from psycopg import sql
     from psycopg.conninfo import make_conninfo
 except ImportError as error:  # also a psycopg that finds no libpq
-    raise ModuleNotFoundError(
-        "PostgresQueue needs psycopg, which cannot be imported; install it with: pip install "
-        "'ergo_py[postgres]'",
-        name="psycopg",
-    ) from error
+    raise missing("PostgresQueue", "psycopg", "postgres") from error
 
 __all__ = ["PostgresQueue"]
 
@@ -61,7 +56,7 @@ _LIMITS: Final[dict[str, str]] = {
 }
 
 
-class PostgresQueue(Source, Sink):
+class PostgresQueue(Broker[Connection]):
     """A table of PostgreSQL that is a queue: a source, a sink, or ``poison``. Bodies are bytes.
 
     Any number of pipelines take items, each item by one of them. When the session of a pipeline
@@ -72,8 +67,7 @@ class PostgresQueue(Source, Sink):
         conninfo: the database, such as ``"host=db dbname=shop"``.
         queue: the name of the queue: a table has any number of them.
         table: the table; made if it is missing.
-        batch: as a sink, the most items of a transaction.
-        within: as a sink, the seconds to wait for a full batch.
+        options: as a sink, ``batch`` and ``within``, as those of `Sink`.
 
     Raises:
         BadInputError: an argument has a wrong type or value.
@@ -85,39 +79,31 @@ class PostgresQueue(Source, Sink):
         queue: str = "items",
         *,
         table: str = "ergo_items",
-        batch: int = 500,
-        within: float = 0.0,
+        **options: Unpack[BatchKeywords],
     ) -> None:
-        super().__init__(batch=batch, within=within)
+        super().__init__(**options)
         self._conninfo, self._queue, self._table = conninfo, queue, table
         self._channel = sql.Identifier(f"{table}.{queue}"[:60])
-        self._connection: Connection | None = None
         self._me: int | None = None
         """Its number in ``taken_by``; None until it takes items."""
         self._is_locked = False
 
+    def connect(self) -> Connection:
+        """Connect: a new session."""
+        self._is_locked = False
+        return psycopg.connect(make_conninfo(self._conninfo, **_LIMITS), autocommit=True)
+
     def open(self) -> None:
         """Connect, and make the table."""
-        self._is_locked = False
-        limited = make_conninfo(self._conninfo, **_LIMITS)
-        self._connection = psycopg.connect(limited, autocommit=True)
-        self._connection.execute(self._statement(_SCHEMA))
-
-    def close(self) -> None:
-        """Disconnect: the items belong to no one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        super().open()
+        self.link.execute(self._statement(_SCHEMA))
 
     def take(self, most: int) -> list[Item]:
         """Return the next items. If there are none, look for those of sources that have ended."""
         if not self._is_locked:
             self._begin_to_take()
         items = self._take(most)
-        if (
-            not items
-            and self._connected().execute(self._statement(_RELEASE), (self._queue,)).rowcount
-        ):
+        if not items and self._release():
             items = self._take(most)
         return items
 
@@ -126,42 +112,37 @@ class PostgresQueue(Source, Sink):
             # A later session of this object has the same number: the items that it has taken stay
             # its own.
             self._me = sources.chance("", "pipelines").bits(62)
-        found = self._connected().execute("select pg_try_advisory_lock(%s)", (self._me,)).fetchone()
+        found = self.link.execute("select pg_try_advisory_lock(%s)", (self._me,)).fetchone()
         if found != (True,):
             raise ConnectionError("the server has not noticed the end of the session before")
         self._is_locked = True
-        self._connected().execute(sql.SQL("listen {}").format(self._channel))
-        self._connected().execute(self._statement(_RELEASE), (self._queue,))
+        self.link.execute(sql.SQL("listen {}").format(self._channel))
+        self._release()
+
+    def _release(self) -> int:
+        return self.link.execute(self._statement(_RELEASE), (self._queue,)).rowcount
 
     def _take(self, most: int) -> list[Item]:
         given = {"me": self._me, "queue": self._queue, "most": most}
-        rows = sorted(self._connected().execute(self._statement(_TAKE), given).fetchall())
+        rows = sorted(self.link.execute(self._statement(_TAKE), given).fetchall())
         return [Item(body, key, number, count > 1) for number, key, body, count in rows]
 
     def wait(self, seconds: float) -> None:
         """Wait until a `PostgresQueue` has put items."""
-        for _ in self._connected().notifies(timeout=seconds, stop_after=1):
+        for _ in self.link.notifies(timeout=seconds, stop_after=1):
             pass
 
     def ack(self, items: list[Item]) -> None:
         """Delete items."""
         numbers = [item.receipt for item in items]
-        self._connected().execute(self._statement(_ACK), (numbers,))
+        self.link.execute(self._statement(_ACK), (numbers,))
 
     def handle_batch(self, items: list[Item]) -> None:
         """Put items, in a transaction, and wake the sources."""
-        rows = [
-            (self._queue, item.key, item.body, None if item.error is None else repr(item.error))
-            for item in items
-        ]
-        with self._connected().transaction(), self._connected().cursor() as cursor:
+        rows = [(self._queue, item.key, item.body, self.error_of(item)) for item in items]
+        with self.link.transaction(), self.link.cursor() as cursor:
             cursor.executemany(self._statement(_PUT), rows)
             cursor.execute(sql.SQL("notify {}").format(self._channel))
-
-    def _connected(self) -> Connection:
-        if self._connection is None:
-            raise ConnectionError("the queue is not open")
-        return self._connection
 
     def _statement(self, text: LiteralString) -> sql.Composed:
         return sql.SQL(text).format(

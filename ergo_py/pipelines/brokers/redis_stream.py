@@ -1,20 +1,17 @@
 """`RedisStream`: a stream of Redis with a group of consumers, as a source and as a sink."""
 
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, Unpack, cast
 
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
-from ..source import Source
-from ..steps import Sink
+from .broker import BatchKeywords, Broker, missing
 
 try:
     import redis
     from redis.typing import EncodableT, FieldT
 except ImportError as error:
-    raise ModuleNotFoundError(
-        "RedisStream needs redis; install it with: pip install 'ergo_py[redis]'", name="redis"
-    ) from error
+    raise missing("RedisStream", "redis", "redis") from error
 
 __all__ = ["RedisStream"]
 
@@ -25,7 +22,7 @@ Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes] | None]]
 """The id and the fields; None for an entry that was deleted."""
 
 
-class RedisStream(Source, Sink):
+class RedisStream(Broker[redis.Redis]):
     """A stream of Redis, in which an item has the fields ``body`` and ``key``: a source, a sink, or
     ``poison``.
 
@@ -42,8 +39,7 @@ class RedisStream(Source, Sink):
         claim_after: seconds after which this consumer takes an item of another that has not
             acknowledged it. Must be longer than an item is open.
         keep: as a sink, about how many items the stream keeps; None for all.
-        batch: as a sink, the most items of a transaction.
-        within: as a sink, the seconds to wait for a full batch.
+        options: as a sink, ``batch`` and ``within``, as those of `Sink`.
 
     Raises:
         BadInputError: an argument has a wrong type or value.
@@ -58,42 +54,36 @@ class RedisStream(Source, Sink):
         *,
         claim_after: float = 300.0,
         keep: int | None = None,
-        batch: int = 500,
-        within: float = 0.0,
+        **options: Unpack[BatchKeywords],
     ) -> None:
-        super().__init__(batch=batch, within=within)
+        super().__init__(**options)
         check_number("claim_after", claim_after, least=0.0)
         self._url, self._stream, self._group, self._consumer = url, stream, group, consumer
         self._idle, self._keep = int(claim_after * 1000), keep
-        self._client: redis.Redis | None = None
         self._next = b"0"
         """Where to read: behind this id in the list of the unacknowledged, and ``>`` for new."""
-        self._read: list[Item] = []
-        """Items that ``wait`` has found."""
         self._open: frozenset[bytes] = frozenset()
         """The ids that this object has taken: not to take them again after a reconnection."""
 
+    def connect(self) -> redis.Redis:
+        """Make a client, which connects at its first command."""
+        return redis.Redis.from_url(self._url, socket_timeout=_SLACK)
+
     def open(self) -> None:
         """Connect, and make the group."""
-        self._client = redis.Redis.from_url(self._url, socket_timeout=_SLACK)
-        self._next, self._read = b"0", []
+        super().open()
+        self._next = b"0"
         try:
-            self._client.xgroup_create(self._stream, self._group, id="0", mkstream=True)
+            self.link.xgroup_create(self._stream, self._group, id="0", mkstream=True)
         except redis.ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
-
-    def close(self) -> None:
-        """Disconnect."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
 
     def take(self, most: int) -> list[Item]:
         """Return the unacknowledged items of this consumer first, then new items, then items that
         other consumers have left.
         """
-        items, self._read = self._read[:most], self._read[most:]
+        items = self.take_found(most)
         while not items and self._next != b">":
             entries = self._entries(most, None)
             self._next = entries[-1][0] if entries else b">"
@@ -101,7 +91,7 @@ class RedisStream(Source, Sink):
         if not items:
             items = self._items(self._entries(most, None), again=False)
         if not items:
-            claim = self._connected().xautoclaim(
+            claim = self.link.xautoclaim(
                 self._stream, self._group, self._consumer, self._idle, count=most
             )
             items = self._items(cast(list[Entries], claim)[1], again=True)
@@ -110,13 +100,14 @@ class RedisStream(Source, Sink):
 
     def wait(self, seconds: float) -> None:
         """Wait for a new item."""
-        if self._next == b">" and not self._read:
-            self._read = self._items(self._entries(1, max(1, int(seconds * 1000))), again=False)
+        if self._next == b">" and not self.found:
+            entries = self._entries(1, max(1, int(seconds * 1000)))
+            self.found.extend(self._items(entries, again=False))
 
     def ack(self, items: list[Item]) -> None:
         """Acknowledge items."""
         ids = [item.receipt for item in items]
-        self._connected().xack(self._stream, self._group, *ids)
+        self.link.xack(self._stream, self._group, *ids)
         self._open -= {*ids}
 
     def fail(self, items: list[Item], error: Exception) -> None:
@@ -125,24 +116,15 @@ class RedisStream(Source, Sink):
 
     def handle_batch(self, items: list[Item]) -> None:
         """Add items, in a transaction."""
-        with self._connected().pipeline(transaction=True) as batch:
+        with self.link.pipeline(transaction=True) as batch:
             for item in items:
-                fields = {"body": item.body, "key": item.key, "error": item.error}
-                given: dict[FieldT, EncodableT] = {
-                    name: value if isinstance(value, bytes) else str(value)
-                    for name, value in fields.items()
-                    if value is not None
-                }
+                given: dict[FieldT, EncodableT] = {"body": item.body}
+                given.update(self.labels_of(item))
                 batch.xadd(self._stream, given, maxlen=self._keep)
             batch.execute()
 
-    def _connected(self) -> redis.Redis:
-        if self._client is None:
-            raise ConnectionError("the stream is not open")
-        return self._client
-
     def _entries(self, most: int, block: int | None) -> Entries:
-        found = self._connected().xreadgroup(
+        found = self.link.xreadgroup(
             self._group, self._consumer, {self._stream: self._next}, count=most, block=block
         )
         return cast(list[tuple[bytes, Entries]], found)[0][1] if found else []

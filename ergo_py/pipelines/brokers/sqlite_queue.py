@@ -2,13 +2,12 @@
 
 import sqlite3
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
-from ..source import Source
-from ..steps import Sink
+from .broker import BatchKeywords, Broker
 
 __all__ = ["SQLiteQueue"]
 
@@ -27,7 +26,7 @@ _LOOK: Final = 0.02
 """Seconds between two looks for items of other programs."""
 
 
-class SQLiteQueue(Source, Sink):
+class SQLiteQueue(Broker[sqlite3.Connection]):
     """A queue in a file: a source, a sink, or ``poison``. Bodies are bytes or texts.
 
     Any number of programs put items. One pipeline at a time takes them: another waits, with its
@@ -37,17 +36,16 @@ class SQLiteQueue(Source, Sink):
     Args:
         path: the file; made if it is missing. Its directory must exist, on a local disk.
         queue: the name of the queue: a file has any number of them.
-        batch: as a sink, the most items of a transaction.
-        within: as a sink, the seconds to wait for a full batch.
+        options: as a sink, ``batch`` and ``within``, as those of `Sink`.
 
     Raises:
         BadInputError: an argument has a wrong type or value.
     """
 
     def __init__(
-        self, path: str | Path, queue: str = "items", *, batch: int = 500, within: float = 0.0
+        self, path: str | Path, queue: str = "items", **options: Unpack[BatchKeywords]
     ) -> None:
-        super().__init__(batch=batch, within=within)
+        super().__init__(**options)
         if not isinstance(path, str | Path) or not str(path) or str(path) == ":memory:":
             raise BadInputError("SQLiteQueue(path)", path, 'the path of a file: "jobs.db"')
         if not isinstance(queue, str) or not queue:
@@ -56,27 +54,31 @@ class SQLiteQueue(Source, Sink):
         self._lock: sqlite3.Connection | None = None
         self._last = self._highest = 0
 
-    def open(self) -> None:
+    def connect(self) -> sqlite3.Connection:
         """Open the file."""
-        self._file = sqlite3.connect(self._path, isolation_level=None)
-        self._file.executescript(f"pragma journal_mode = wal; {_SCHEMA}")
+        return sqlite3.connect(self._path, isolation_level=None)
+
+    def open(self) -> None:
+        """Open the file, and make the tables."""
+        super().open()
+        self.link.executescript(f"pragma journal_mode = wal; {_SCHEMA}")
 
     def close(self) -> None:
         """Close the file. The next pipeline may take items."""
-        for connection in (getattr(self, "_file", None), self._lock):
-            if connection is not None:
-                connection.close()
-        self._lock = None
+        super().close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
 
     def take(self, most: int) -> list[Item]:
         """Return the next items."""
         if self._lock is None:
             self._begin_to_take()
-        rows = self._file.execute(_TAKE, (self._queue, self._last, most)).fetchall()
+        rows = self.link.execute(_TAKE, (self._queue, self._last, most)).fetchall()
         if rows:
             self._last = rows[-1][0]
             if self._last > self._highest:
-                self._file.execute(_NOTE, (self._queue, self._last))
+                self.link.execute(_NOTE, (self._queue, self._last))
         return [Item(body, key, number, number <= self._highest) for number, key, body in rows]
 
     def _begin_to_take(self) -> None:
@@ -85,9 +87,9 @@ class SQLiteQueue(Source, Sink):
         self._lock = sqlite3.connect(f"{self._path}.{self._queue}.taker", timeout=0.0)
         self._lock.execute("begin exclusive")
         # The loss of power may take back an acknowledgement: the item is taken again.
-        self._file.execute("pragma synchronous = normal")
+        self.link.execute("pragma synchronous = normal")
         highest = "select highest from taken where queue = ?"
-        found = self._file.execute(highest, (self._queue,)).fetchone()
+        found = self.link.execute(highest, (self._queue,)).fetchone()
         self._highest = found[0] if found else 0
         self._last = 0
 
@@ -99,24 +101,21 @@ class SQLiteQueue(Source, Sink):
                 return
 
     def _version(self) -> object:
-        return self._file.execute("pragma data_version").fetchone()
+        return self.link.execute("pragma data_version").fetchone()
 
     def ack(self, items: list[Item]) -> None:
         """Delete items, in a transaction."""
         numbers = [(item.receipt,) for item in items]
-        with self._file:
-            self._file.execute("begin immediate")
-            self._file.executemany("delete from items where id = ?", numbers)
+        with self.link:
+            self.link.execute("begin immediate")
+            self.link.executemany("delete from items where id = ?", numbers)
 
     def handle_batch(self, items: list[Item]) -> None:
         """Put items, in a transaction."""
-        rows = [
-            (self._queue, item.key, item.body, None if item.error is None else repr(item.error))
-            for item in items
-        ]
-        with self._file:  # commits, or undoes all of it
-            self._file.execute("begin immediate")
-            self._file.executemany(_PUT, rows)
+        rows = [(self._queue, item.key, item.body, self.error_of(item)) for item in items]
+        with self.link:  # commits, or undoes all of it
+            self.link.execute("begin immediate")
+            self.link.executemany(_PUT, rows)
 
 
 show_public_names(__name__)

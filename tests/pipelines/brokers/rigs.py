@@ -14,7 +14,8 @@ def put(sink: Sink, bodies: Sequence[bytes]) -> None:
     """Put items by the sink of a broker."""
     sink.open()
     try:
-        sink.handle_batch([Item(body) for body in bodies])
+        for start in range(0, len(bodies), 1000):
+            sink.handle_batch([Item(body) for body in bodies[start : start + 1000]])
     finally:
         sink.close()
 

@@ -1,0 +1,81 @@
+"""The brokers of client libraries, without a server."""
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ergo_py import BadInputError, pipelines
+from ergo_py.pipelines import Item
+from ergo_py.pipelines.brokers.broker import Broker, missing
+
+CLIENTS: dict[str, tuple[str, Callable[[int], Any]]] = {
+    "AMQP": ("pika", lambda port: pipelines.AMQP(f"amqp://127.0.0.1:{port}", "jobs")),
+    "MQTT": ("paho", lambda port: pipelines.MQTT(f"mqtt://127.0.0.1:{port}", "jobs")),
+    "RedisStream": (
+        "redis",
+        lambda port: pipelines.RedisStream(f"redis://127.0.0.1:{port}", "jobs"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_an_absent_broker_raises_at_its_opening_and_the_client_closes(name: str) -> None:
+    package, make = CLIENTS[name]
+    pytest.importorskip(package, reason=f"needs the package {package}")
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))  # without listen(): connections are refused
+        client = make(holder.getsockname()[1])
+
+        with pytest.raises(Exception) as found:  # noqa: PT011 - each library has its own
+            client.open()
+        client.close()
+
+    assert "Connection" in type(found.value).__name__
+
+
+@pytest.mark.parametrize("name", ["AMQP", "MQTT"])
+def test_a_prefetch_that_the_protocol_does_not_have_is_refused(name: str) -> None:
+    pytest.importorskip(CLIENTS[name][0], reason=f"needs the package {CLIENTS[name][0]}")
+    for wrong in (0, 65_536):
+        with pytest.raises(BadInputError, match="prefetch"):
+            getattr(pipelines, name)("mqtt://localhost", "jobs", prefetch=wrong)
+
+
+def test_a_missing_library_is_told_with_its_extra() -> None:
+    assert "pip install 'ergo_py[amqp]'" in str(missing("AMQP", "pika", "amqp"))
+
+
+class Fake:
+    def close(self) -> None:
+        pass
+
+
+class FakeBroker(Broker[Fake]):
+    def connect(self) -> Fake:
+        return Fake()
+
+
+def test_a_receipt_ends_with_its_opening() -> None:
+    broker = FakeBroker()
+    broker.open()
+    old = Item(b"", receipt=broker.receipt(1))
+    broker.close()
+    with pytest.raises(ConnectionError, match="FakeBroker is not open"):
+        broker.link.close()
+    broker.open()
+    new = Item(b"", receipt=broker.receipt(1))
+
+    assert broker.of_this_opening([old, new]) == [new]
+
+
+def test_labels_have_the_key_and_the_error_as_text_or_bytes() -> None:
+    broker = FakeBroker()
+
+    assert broker.labels_of(Item(b"")) == {}
+    assert broker.labels_of(Item(b"", b"k", error=ValueError("no"))) == {
+        "key": b"k",
+        "error": "ValueError('no')",
+    }
+    assert broker.labels_of(Item(b"", 7)) == {"key": "7"}
