@@ -58,9 +58,6 @@ def complaint(page: Path, block: Block) -> str | None:
         # tests/test_readme.py and tests/examples/test_walk.py run these commands.
         quoted = f'commands("{block.mark.removeprefix("run: ")}")'
         return None if quoted in said_by_tests() else f"no test has {quoted}"
-    if block.mark.startswith("output: ") and page.name == "README.md":
-        # tests/test_readme.py runs the programs with output that is shown like this.
-        return unknown_file(ROOT / block.mark.removeprefix("output: "))
     match kind:
         case "json":
             return None if [json.loads(line) for line in block.text.splitlines()] else "it is empty"

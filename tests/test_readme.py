@@ -1,5 +1,5 @@
-"""The README shows the output of its program, and its commands work with the installed wheel.
-tests/test_docs_blocks.py compares the program, and `make walk` installs as the README says.
+"""The commands of the README work with the installed wheel; tests/examples/test_sockets.py repeats
+the output of its program, and `make walk` installs as the README says.
 """
 
 import os
@@ -29,9 +29,8 @@ def shown(mark: str) -> list[tuple[str, str]]:
     )
 
 
-def test_the_readme_shows_the_counter_and_its_output() -> None:
-    assert [path for path, _ in shown("file")] == ["examples/counter/main.py"]
-    assert [path for path, _ in shown("output")] == ["examples/counter/main.py"]
+def test_the_readme_begins_with_the_sum_server() -> None:
+    assert [path for path, _ in shown("file")] == ["examples/tcp/sum_server.py"]
 
 
 def commands(name: str) -> list[str]:
@@ -83,18 +82,6 @@ class User:
 def user(short_path: Path, installed: Path) -> User:
     short_path.chmod(0o700)
     return User(short_path, installed)
-
-
-@pytest.mark.parametrize("path, output", shown("output"))
-def test_a_program_in_the_readme_prints_the_output_in_the_readme(
-    path: str, output: str, user: User
-) -> None:
-    shutil.copy(ROOT / path, user.place)
-
-    done = user.run(f"python -W error {Path(path).name}")
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == output
 
 
 def test_the_installed_package_is_that_of_the_wheel(user: User, installed: Path) -> None:

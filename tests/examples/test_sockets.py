@@ -1,5 +1,6 @@
 """The examples for TCP and UDP, run as programs and talked to by foreign clients."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from examples.tcp.chat import Door as ChatDoor
 from examples.tutorial.step4_tcp import Door as TutorialDoor
 from examples.tutorial.step5_sessions import Door as SessionsDoor
 from examples.udp.statsd import Metrics
-from tests.examples.programs import EXAMPLES, promised, running
+from tests.examples.programs import EXAMPLES, ROOT, promised, running
 from tests.meta.wires import until
 from tests.support import running_node
 
@@ -81,6 +82,36 @@ def test_the_echo_client_gets_its_lines_back_from_the_echo_server() -> None:
         assert server.line().endswith(" is here")
         assert server.line() == "closed by the peer: 20 bytes came, 20 went"
         assert server.interrupt() == 0
+
+
+def shown_in_the_readme(transcript: str) -> list[str]:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (text,) = re.findall(
+        rf"<!-- transcript: {transcript} -->\n```text\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE
+    )
+    return str(text).splitlines()
+
+
+def test_the_sum_server_of_the_readme_crashes_comes_back_and_keeps_its_client() -> None:
+    _, *said = shown_in_the_readme("a client of the sum server")
+    log = shown_in_the_readme("the log of the sum server")
+    logged: list[str] = []
+
+    with running(EXAMPLES / "tcp" / "sum_server.py", 0) as server:
+        terminal = Terminal(server.port())
+        for line in said:
+            if line.startswith("= "):
+                assert terminal.see("= ") == line
+                continue
+            terminal.type(line)
+            while not line.isdigit() and not any("started again" in each for each in logged):
+                logged.append(server.line())
+        terminal.close()
+        assert server.interrupt() == 0
+
+    # Without the time of each line; other processes of a busy machine may let the watchdog report.
+    plain = [re.sub(r"^\d\d:\d\d:\d\d ", "", each).replace(f"{ROOT}/", "") for each in logged]
+    assert [each for each in plain if each in log] == log
 
 
 def test_the_echo_client_fails_without_a_server() -> None:
