@@ -240,9 +240,15 @@ class Node(kernel_node.Node, TaskVerbs):
     @overload
     def events(self) -> dict[str, int]: ...
     @overload
-    def events(self, event: str | EventName, *, max_waiting: int = 1000) -> EventStream: ...
     def events(
-        self, event: str | EventName | None = None, *, max_waiting: int = 1000
+        self, event: str | EventName, *, max_waiting: int = 1000, follow: bool = False
+    ) -> EventStream: ...
+    def events(
+        self,
+        event: str | EventName | None = None,
+        *,
+        max_waiting: int = 1000,
+        follow: bool = False,
     ) -> dict[str, int] | EventStream:
         """Subscribe to an event, and return its publications as an async iterator; without an
         argument, return all events of this node, each with the number of its subscribers.
@@ -251,13 +257,15 @@ class Node(kernel_node.Node, TaskVerbs):
             event: its name.
             max_waiting: how many publications may wait for the reader; then the oldest is dropped,
                 and counted.
+            follow: go on with the next event of that name when the event has ended, on this node or
+                on another. The event may be missing, and come later.
 
         Raises:
-            EventUnknownError: there is no such event.
+            EventUnknownError: there is no such event; never with ``follow``.
         """
         if event is None:
             return super().events()
-        return self._run(open_events, self._kernel, event, max_waiting)
+        return self._run(open_events, self._kernel, event, max_waiting, follow)
 
     @overload
     def call_stream(

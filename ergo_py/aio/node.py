@@ -77,10 +77,14 @@ def _task(
 async def events(node: Node) -> dict[str, int]: ...
 @overload
 async def events(
-    node: Node, event: str | EventName, *, max_waiting: int = 1000
+    node: Node, event: str | EventName, *, max_waiting: int = 1000, follow: bool = False
 ) -> AsyncioStream[Published]: ...
 async def events(
-    node: Node, event: str | EventName | None = None, *, max_waiting: int = 1000
+    node: Node,
+    event: str | EventName | None = None,
+    *,
+    max_waiting: int = 1000,
+    follow: bool = False,
 ) -> Any:
     """Subscribe to an event, and iterate over its publications: ``async for event in await
     node.events("prices")``; without an argument, return all events of this node, each with the
@@ -88,7 +92,7 @@ async def events(
     """
     if event is None:
         return node.events()
-    return AsyncioStream(node.events(event, max_waiting=max_waiting), node._kernel)
+    return AsyncioStream(node.events(event, max_waiting=max_waiting, follow=follow), node._kernel)
 
 
 class AsyncioNode(NodeVerbs, Asyncio):

@@ -24,17 +24,21 @@ T = TypeVar("T")
 def events(node: Node) -> dict[str, int]: ...
 @overload
 def events(
-    node: Node, event: str | EventName, *, max_waiting: int = 1000
+    node: Node, event: str | EventName, *, max_waiting: int = 1000, follow: bool = False
 ) -> BlockingStream[Published]: ...
 def events(
-    node: Node, event: str | EventName | None = None, *, max_waiting: int = 1000
+    node: Node,
+    event: str | EventName | None = None,
+    *,
+    max_waiting: int = 1000,
+    follow: bool = False,
 ) -> dict[str, int] | BlockingStream[Published]:
     """Subscribe to an event, and iterate over its publications; without an argument, return all
     events of this node, each with the number of its subscribers. Raises as ``Node.events``.
     """
     if event is None:
         return node.events()
-    return BlockingStream(node.events(event, max_waiting=max_waiting), node._kernel)
+    return BlockingStream(node.events(event, max_waiting=max_waiting, follow=follow), node._kernel)
 
 
 class BlockingNode(NodeVerbs, Blocking):

@@ -25,8 +25,8 @@ class EventStream:
 
     It has subscribed when it is made. At most ``max_waiting`` publications wait; a further one
     takes the place of the oldest, and ``dropped`` counts it. The iteration ends when the event
-    ends; ``reason`` says why. ``close``, the end of an ``async with`` block and dropping the stream
-    unsubscribe.
+    ends; ``reason`` says why. With ``follow`` it goes on with the next event of that name.
+    ``close``, the end of an ``async with`` block and dropping the stream unsubscribe.
     """
 
     __slots__ = ("__weakref__", "_process", "_waiting")
@@ -106,11 +106,12 @@ class _Publications(Channel[Published]):
 class Subscriber(Behaviour):
     """The process that subscribes for a stream."""
 
-    def __init__(self, waiting: _Publications) -> None:
+    def __init__(self, waiting: _Publications, follow: bool) -> None:
         self._waiting = waiting
+        self._follow = follow
 
     def init(self) -> None:
-        for publication in self.subscribe(self._waiting.event):
+        for publication in self.subscribe(self._waiting.event, follow=self._follow):
             self._waiting.put_newest(publication)
 
     def handle_event(self, event: Published) -> None:
@@ -130,17 +131,21 @@ class Subscriber(Behaviour):
         self._waiting.end(reason)
 
 
-def open_events(kernel: Kernel, event: str | EventName, max_waiting: int) -> EventStream:
+def open_events(
+    kernel: Kernel, event: str | EventName, max_waiting: int, follow: bool
+) -> EventStream:
     """Subscribe to an event.
 
     Raises:
-        EventUnknownError: there is no such event.
+        EventUnknownError: there is no such event; never with ``follow``.
     """
     check_number("max_waiting", max_waiting, least=1, whole=True)
     name = kernel.publisher.name(event)
-    kernel.publisher.events.get(name)
+    if not follow:
+        kernel.publisher.events.get(name)
     waiting = _Publications(name, max_waiting)
-    return EventStream(spawn_at_once(kernel, None, Subscriber, (waiting,), DEFAULTS), waiting)
+    process = spawn_at_once(kernel, None, Subscriber, (waiting, follow), DEFAULTS)
+    return EventStream(process, waiting)
 
 
 def open_topic(kernel: Kernel, name: str, buffer: int) -> None:
@@ -156,7 +161,7 @@ def open_topic(kernel: Kernel, name: str, buffer: int) -> None:
     found = publisher.events.find(full)
     if found is None or not found.open:
         token = Ref(full.node, router.creation, next(router.references))
-        publisher.events.register(
+        kernel.links.register_event(
             Event(full, kernel.pid, token, buffer, notifies=False, is_open=True)
         )
 

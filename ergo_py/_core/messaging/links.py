@@ -1,24 +1,36 @@
 """`Links`: links, monitors and subscriptions of processes, and the signals at their ends."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from math import inf
+from typing import Final
 
+from ..tables.events import Event
+from ..tables.pending_calls import Deadline
 from ..tables.relations import Kind, Relation, Relations, Watched
 from ..vocabulary.envelopes import DOWN, EXIT, NOTICE, SYSTEM_LANE, URGENT_LANE
 from ..vocabulary.errors import TargetTypeError
 from ..vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName, Target
 from ..vocabulary.messages import GroupJoined, GroupLeft
 from ..vocabulary.reasons import NoProcess, Reason
+from .clock import Clock
 from .publisher import Publisher
 from .receiver import Asker
 from .router import Router
 
 __all__ = ["Links"]
 
+_SHORTEST: Final = 0.1
+_LONGEST: Final = 5.0
+"""Seconds between two subscriptions to an event of another node that is absent. The delay doubles
+from the shortest to the longest.
+"""
+
 
 class Links:
     """The relations of a node. Their signals travel through its router."""
 
-    __slots__ = ("_node", "_publisher", "_relations", "_router")
+    __slots__ = ("_node", "_publisher", "_relations", "_router", "away")
 
     def __init__(
         self, router: Router, publisher: Publisher, relations: Relations, node: PID
@@ -27,6 +39,8 @@ class Links:
         self._publisher = publisher
         self._relations = relations
         self._node = node
+        self.away: dict[EventName, _Away] = {}
+        """The followed events of other nodes that have ended at least once."""
 
     def watched(self, target: Target | EventName | NodeName) -> Watched:
         """The key of a target in the table of relations."""
@@ -43,18 +57,29 @@ class Links:
                 return Key(target.registry, target.key, target.node or self._node.node)
         raise TargetTypeError(target)
 
-    def relate(self, watcher: Asker, target: Target | EventName | NodeName, kind: Kind) -> None:
+    def relate(
+        self,
+        watcher: Asker,
+        target: Target | EventName | NodeName,
+        kind: Kind,
+        *,
+        follow: bool = False,
+    ) -> None:
         """Create a link or a monitor. If the target has already ended, the watcher is notified at
-        once.
+        once; or, with ``follow``, never: it subscribes to the next event of that name.
         """
         watched = self.watched(target)
-        relation = self._relations.add(watcher.id, watched, kind)
+        relation = self._relations.add(watcher.id, watched, kind, follow)
         if self._router.remote is not None and watched.node != self._node.node:
             try:
                 self._router.remote.watch(watched, watcher.id)
             except BaseException:
                 self._relations.remove(watcher.id, watched, kind)
                 raise
+            if isinstance(watched, EventName) and watched in self.away:
+                # All others begin with the publications that the event keeps, too: the watch brings
+                # further publications to them from now on.
+                self.away[watched].hurry()
             return
         if isinstance(watched, NodeName):
             if watched.node != self._node.node:
@@ -63,8 +88,8 @@ class Links:
             return
         if isinstance(watched, EventName):
             if not self._publisher.subscribe(watched, watcher.id):
-                self._relations.fire(watched)
-                self.tell(relation, NoProcess())
+                # Also for the followers of the name: they go on waiting.
+                self.tell_all(watched, NoProcess())
             return
         receiver = self._router.resolve(watched)
         if receiver is None:
@@ -84,8 +109,13 @@ class Links:
     def _forget_target(self, watcher: PID, watched: Watched) -> None:
         """Undo the rest of a relation that is removed."""
         if self._router.remote is not None and watched.node != self._node.node:
-            if not self._relations.has_watchers(watched):
+            is_left = not self._relations.has_watchers(watched)
+            if is_left:
                 self._router.remote.unwatch(watched)
+            if isinstance(watched, EventName) and watched in self.away:
+                self.away[watched].leave(watcher)
+                if is_left:
+                    del self.away[watched]
         elif isinstance(watched, EventName):
             self._publisher.unsubscribe(watched, watcher)
 
@@ -95,6 +125,16 @@ class Links:
             self._forget_target(watcher, target)
             if not number % 256:
                 yield
+
+    def register_event(self, event: Event) -> None:
+        """Add an event. Its followers have subscribed before its first publication.
+
+        Raises:
+            EventTakenError: the name is in use; nothing is changed.
+        """
+        self._publisher.events.register(event)
+        for watcher in self._relations.of_target(event.name, Kind.MONITOR):
+            self._publisher.subscribe(event.name, watcher)
 
     def end_event(self, name: EventName, reason: Reason) -> None:
         """Remove an event and notify its subscribers."""
@@ -108,7 +148,12 @@ class Links:
                 self.relate(watcher, target.id, Kind.LINK)
 
     def tell(self, relation: Relation, reason: Reason) -> None:
-        """Send a watcher the exit or down signal of a relation that has fired."""
+        """Send a watcher the exit or down signal of a relation that has fired. A relation that
+        follows the name of an event is kept instead.
+        """
+        if relation.follows:
+            self._keep(relation)
+            return
         watcher = self._router.processes.get(relation.watcher)
         if watcher is None:
             if self._router.remote is not None and relation.watcher.node != self._node.node:
@@ -126,6 +171,23 @@ class Links:
             # The watcher ends, or ignores the signal: it gets no message that has to be in order.
             self._router.signal(watcher, URGENT_LANE, signal)
 
+    def _keep(self, relation: Relation) -> None:
+        name = relation.target
+        assert isinstance(name, EventName)
+        self._relations.keep(relation)
+        if self._router.remote is not None and name.node != self._node.node:
+            # Another node does not tell when a name is registered, so it is asked again and again.
+            if name not in self.away:
+                self.away[name] = _Away(partial(self._watch_again, name))
+            self.away[name].wait(relation.watcher, self._router.clock)
+
+    def _watch_again(self, name: EventName, watchers: Iterable[PID]) -> None:
+        """Subscribe followers of an event of another node again."""
+        remote = self._router.remote
+        assert remote is not None
+        for watcher in watchers:
+            remote.watch(name, watcher)
+
     def tell_group(self, group: object, notice: GroupJoined | GroupLeft) -> None:
         """Notify all processes that monitor a group."""
         watchers = map(
@@ -138,3 +200,49 @@ class Links:
         """Notify all watchers of ``target`` that it has ended."""
         for relation in self._relations.fire(target):
             self.tell(relation, reason)
+
+
+class _Away:
+    """An event of another node that its followers wait for."""
+
+    __slots__ = ("_again", "_is_due", "_since", "_tries", "_waiting")
+
+    def __init__(self, again: Callable[[Iterable[PID]], None]) -> None:
+        self._again = again
+        self._waiting: dict[PID, None] = {}
+        """The followers that are to subscribe again. Not others, which would get the publications
+        that the event keeps a second time.
+        """
+        self._is_due = False
+        """Whether the clock has a deadline for them."""
+        self._tries = 0
+        self._since = -inf
+        """The last deadline."""
+
+    def wait(self, watcher: PID, clock: Clock) -> None:
+        """Let a follower subscribe again, after a delay. An event that has lasted longer than the
+        longest delay begins with the shortest.
+        """
+        self._waiting[watcher] = None
+        if self._is_due:
+            return
+        self._is_due = True
+        if clock.now() - self._since > _LONGEST:
+            self._tries = 0
+        delay = min(_LONGEST, _SHORTEST * 2**self._tries)
+        self._tries += 1
+        self._since = clock.now() + delay
+        clock.arm_call(Deadline(self._expire), delay)
+
+    def _expire(self) -> None:
+        self._is_due = False
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Let all followers that wait subscribe now."""
+        waiting, self._waiting = self._waiting, {}
+        self._again(waiting)
+
+    def leave(self, watcher: PID) -> None:
+        """The process follows the event no longer."""
+        self._waiting.pop(watcher, None)

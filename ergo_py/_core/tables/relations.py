@@ -25,13 +25,16 @@ class Relation:
     removed, or its watcher ends.
     """
 
-    __slots__ = ("alive", "kind", "target", "watcher")
+    __slots__ = ("alive", "follows", "kind", "target", "watcher")
 
-    def __init__(self, watcher: PID, target: Watched, kind: Kind) -> None:
+    def __init__(self, watcher: PID, target: Watched, kind: Kind, follows: bool = False) -> None:
         self.watcher = watcher
         self.target = target
         self.kind = kind
         self.alive = True
+        self.follows = follows
+        """Whether it outlives the end of its target, an event, and waits for the next of its name.
+        """
 
     def __repr__(self) -> str:
         return f"<{self.kind.value} {self.watcher} → {self.target}>"
@@ -54,7 +57,7 @@ class Relations:
     def __bool__(self) -> bool:
         return bool(self.by_watcher or self.by_target)
 
-    def add(self, watcher: PID, target: Watched, kind: Kind) -> Relation:
+    def add(self, watcher: PID, target: Watched, kind: Kind, follows: bool = False) -> Relation:
         """Add a relation.
 
         Raises:
@@ -63,7 +66,7 @@ class Relations:
         mine = self.by_watcher.setdefault(watcher, {})
         if (kind, target) in mine:
             raise RelationExistsError(kind.value, target)
-        relation = mine[kind, target] = Relation(watcher, target, kind)
+        relation = mine[kind, target] = Relation(watcher, target, kind, follows)
         self.by_target.setdefault(target, {})[relation] = None
         return relation
 
@@ -85,6 +88,11 @@ class Relations:
         is delivered or the relation removed.
         """
         return tuple(self.by_target.pop(target, ()))
+
+    def keep(self, relation: Relation) -> None:
+        """Take back a fired relation that follows the next target of its name."""
+        if relation.alive:
+            self.by_target.setdefault(relation.target, {})[relation] = None
 
     def deliver(self, relation: Relation) -> bool:
         """Close a fired relation when the watcher handles its signal. False if the relation was

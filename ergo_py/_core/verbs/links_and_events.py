@@ -3,7 +3,12 @@
 from ..processes.process import Process
 from ..tables.events import Event
 from ..tables.relations import Kind
-from ..vocabulary.errors import EventUnknownError, NameUnknownError, NotAllowedError
+from ..vocabulary.errors import (
+    BadInputError,
+    EventUnknownError,
+    NameUnknownError,
+    NotAllowedError,
+)
 from ..vocabulary.ids import Alias, EventName, NodeName, Ref, Target
 from ..vocabulary.messages import Published
 from ..vocabulary.options import check_name, check_number
@@ -129,7 +134,7 @@ class LinksAndEvents:
         kernel = process.kernel
         full = kernel.publisher.name(check_name(name))
         token = Ref(full.node, process.router.creation, next(process.router.references))
-        kernel.publisher.events.register(Event(full, process.id, token, buffer, notify, open))
+        kernel.links.register_event(Event(full, process.id, token, buffer, notify, open))
         process.add_event(full)
         return token
 
@@ -162,23 +167,30 @@ class LinksAndEvents:
         process.turn.count_published(receivers)
         return receivers
 
-    def subscribe(self, event: str | EventName, *, link: bool = False) -> tuple[Published, ...]:
+    def subscribe(
+        self, event: str | EventName, *, link: bool = False, follow: bool = False
+    ) -> tuple[Published, ...]:
         """Subscribe to an event: its publications arrive in ``handle_event``. Returns the last
         publications that the event keeps.
 
         When the event ends, a ``Down`` arrives; with ``link``, an exit. ``monitor(EventName(...))``
-        and ``link`` do the same.
+        and ``link`` do the same. With ``follow`` neither arrives: the subscription outlives its
+        producer, and goes on with the next event of that name.
 
         Raises:
-            EventUnknownError: there is no such event.
+            BadInputError: ``link`` and ``follow`` exclude each other.
+            EventUnknownError: there is no such event; never with ``follow``.
             RelationExistsError: this process has subscribed already.
         """
+        if link and follow:
+            raise BadInputError("subscribe(link)", link, "False with follow=True")
         process = self._process
         publishing = process.kernel.publisher
         name = publishing.name(event)
         is_here = process.router.remote is None or name.node == process.router.node
-        found = publishing.events.get(name) if is_here else None
-        self._relate(name, Kind.LINK if link else Kind.MONITOR)
+        read = publishing.events.find if follow else publishing.events.get
+        found = read(name) if is_here else None
+        self._relate(name, Kind.LINK if link else Kind.MONITOR, follow=follow)
         # Another node sends the publications that it keeps as messages.
         return () if found is None else found.recent
 
@@ -193,7 +205,9 @@ class LinksAndEvents:
         linked = name in process.kernel.relations.of_watcher(process.id, Kind.LINK)
         self._unrelate(name, Kind.LINK if linked else Kind.MONITOR)
 
-    def _relate(self, target: Target | EventName | NodeName, kind: Kind) -> None:
+    def _relate(
+        self, target: Target | EventName | NodeName, kind: Kind, *, follow: bool = False
+    ) -> None:
         process = self._process
         process.allow(Operation.RELATE)
         if (
@@ -203,7 +217,7 @@ class LinksAndEvents:
             raise NotAllowedError(
                 f"{process} cannot {kind.value} itself; its own end is told to terminate(reason)"
             )
-        process.kernel.links.relate(process, target, kind)
+        process.kernel.links.relate(process, target, kind, follow=follow)
 
     def _unrelate(self, target: Target | EventName | NodeName, kind: Kind) -> None:
         process = self._process

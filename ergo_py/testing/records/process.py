@@ -214,7 +214,9 @@ class _Kernel:
             "address to the behaviour"
         )
 
-    def relate(self, process: RecordingProcess, target: object, kind: Kind) -> None:
+    def relate(
+        self, process: RecordingProcess, target: object, kind: Kind, *, follow: bool = False
+    ) -> None:
         relations, named = self._relations(target, kind)
         if named in relations:
             raise RelationExistsError(kind.value, target)
@@ -237,6 +239,9 @@ class _Kernel:
 
     def tell_all(self, target: object, reason: Reason) -> None:
         """No process watches a behaviour alone."""
+
+    def register_event(self, event: object) -> None:
+        """The process notes its events."""
 
     def end_event(self, event: EventName, reason: Reason) -> None:
         """The events have no subscribers."""
@@ -307,8 +312,7 @@ class _Publisher:
     def get(self, event: EventName) -> "_Publisher":
         return self
 
-    def register(self, event: object) -> None:
-        """The process notes its events."""
+    find = get
 
     def publish(self, sender: PID, event: EventName, message: object, token: Ref | None) -> int:
         self._notes.published.append(Publication(event.name, message))

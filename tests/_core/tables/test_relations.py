@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ergo_py._core.tables.relations import Kind, Relation, Relations, Watched
 from ergo_py._core.vocabulary.errors import RelationExistsError, RelationUnknownError
-from ergo_py._core.vocabulary.ids import PID, Alias, Name, NodeName
+from ergo_py._core.vocabulary.ids import PID, Alias, EventName, Name, NodeName
 from tests.support import relation_tables
 
 NODE = "demo@localhost"
@@ -19,6 +19,7 @@ TARGETS: list[Watched] = [
     NodeName("other@host"),
 ]
 
+NEWS = EventName("news", NODE)
 watchers = st.sampled_from(WATCHERS)
 targets = st.sampled_from(TARGETS)
 kinds = st.sampled_from(list(Kind))
@@ -183,6 +184,18 @@ def test_the_table_does_not_grow_after_many_processes_have_ended() -> None:
 
     assert len(relations) == 0
     assert relation_tables(relations) == ({}, {})
+
+
+def test_a_relation_that_follows_is_kept_unless_it_was_removed_meanwhile() -> None:
+    relations = Relations()
+    kept, removed = (relations.add(each, NEWS, Kind.MONITOR, follows=True) for each in WATCHERS[:2])
+    assert relations.fire(NEWS) == (kept, removed)
+    relations.remove(removed.watcher, NEWS, Kind.MONITOR)
+
+    relations.keep(kept)
+    relations.keep(removed)
+
+    assert relations.of_target(NEWS, Kind.MONITOR) == (kept.watcher,)
 
 
 def test_the_repr_of_a_relation_shows_watcher_and_target() -> None:
