@@ -26,16 +26,19 @@ _KEEP_ALIVE: Final = 15
 """Seconds after which paho pings; after as many without an answer, the connection is lost."""
 
 
-def _properties(packet: int) -> Properties:
-    return Properties(packet)  # type: ignore[no-untyped-call]
+_properties: Callable[[int], Properties] = Properties
+"""With a type, which the class of paho lacks."""
 
 
-class _Client(Client):
-    """Works in the thread that calls it: paho starts no thread."""
+class _Link:
+    """A client that works in the thread that calls it: paho starts no thread."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
 
     def turn(self, seconds: float) -> None:
         """Wait for a packet, and handle it. Write, and answer pings."""
-        self.check(self.loop(seconds))
+        self.check(self.client.loop(seconds))
 
     def check(self, code: int) -> None:
         """Raise for a code of paho that tells a failure."""
@@ -44,10 +47,10 @@ class _Client(Client):
 
     def close(self) -> None:
         """Disconnect: the broker keeps the session."""
-        self.disconnect()
+        self.client.disconnect()
 
 
-class MQTT(Broker[_Client]):
+class MQTT(Broker[_Link]):
     """Topics of an MQTT broker, with QoS 1: a source, a sink, or ``poison``. Bodies are bytes.
 
     The broker keeps the items of a session while no pipeline takes them, from the first opening of
@@ -83,10 +86,10 @@ class MQTT(Broker[_Client]):
         self._answers: list[ReasonCode] = []
         self._unconfirmed: set[int] = set()
 
-    def connect(self) -> _Client:
+    def connect(self) -> _Link:
         """Connect, without waiting for the answer of the broker."""
         url = self._url
-        client = _Client(
+        client = Client(
             CallbackAPIVersion.VERSION2, self._session, protocol=MQTTv5, manual_ack=True
         )
         if url.username is not None:
@@ -103,7 +106,7 @@ class MQTT(Broker[_Client]):
         port = url.port or (8883 if url.scheme == "mqtts" else 1883)
         host = url.hostname or "localhost"
         client.connect(host, port, _KEEP_ALIVE, clean_start=not self._session, properties=wishes)
-        return client
+        return _Link(client)
 
     def open(self) -> None:
         """Connect; as a source, subscribe."""
@@ -111,7 +114,7 @@ class MQTT(Broker[_Client]):
         super().open()
         self._wait_accepted()
         if self._session:
-            self.link.subscribe(self._topic, qos=1)
+            self.link.client.subscribe(self._topic, qos=1)
             self._wait_accepted()
 
     def _wait_accepted(self) -> None:
@@ -149,8 +152,8 @@ class MQTT(Broker[_Client]):
         """Acknowledge items."""
         for item in self.of_this_opening(items):
             _, mid, qos = item.receipt
-            self.link.check(self.link.ack(mid, qos))
-        self._wait_until(lambda: not self.link.want_write())
+            self.link.check(self.link.client.ack(mid, qos))
+        self._wait_until(lambda: not self.link.client.want_write())
 
     def handle_batch(self, items: list[Item]) -> None:
         """Publish items, and wait until the broker has acknowledged all of them."""
@@ -162,9 +165,10 @@ class MQTT(Broker[_Client]):
     def _publish(self, item: Item) -> int:
         labels = _properties(PacketTypes.PUBLISH)
         labels.UserProperty = [(name, str(text)) for name, text in self.labels_of(item).items()]
-        sent = self.link.publish(self._topic, item.body, qos=1, properties=labels)
+        sent = self.link.client.publish(self._topic, item.body, qos=1, properties=labels)
         self.link.check(sent.rc)
-        return sent.mid
+        mid: int = sent.mid
+        return mid
 
     def _confirm(self, _: object, __: object, mid: int, answer: ReasonCode, *___: object) -> None:
         self._unconfirmed.discard(mid)
