@@ -111,11 +111,16 @@ def _telling(
     """Tell the service manager that the program is up, when the status says so and the predecessor
     has agreed, and that it stops.
     """
-    say = partial(manager.tell, "READY=1", f"STATUS={node.name} is up")
+    lines = ["READY=1", f"STATUS={node.name} is up"]
+    if succession is not None:
+        lines.append(f"MAINPID={os.getpid()}")  # of the service, which was the predecessor
+    say = partial(manager.tell, *lines)
     try:
         yield StartStatus(say if succession is None else succession.watch(node, say))
     finally:
-        manager.tell("STOPPING=1", f"STATUS={node.name} stops")
+        if succession is None or succession.serves:
+            # Else another version goes on, and with it the service.
+            manager.tell("STOPPING=1", f"STATUS={node.name} stops")
         if succession is not None:
             succession.end()
 

@@ -1,5 +1,5 @@
 """`Channel`: the connection between a program and its successor. `hand_over`: the side of the
-program.
+program. `connect`: how the successor, or ``ergo upgrade``, finds the program.
 
 A Unix socket connects both, in a directory that only their user may enter. The lines, in order,
 each with the step that follows if the other program ends instead:
@@ -22,17 +22,33 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 import trio
 
-from .._core.vocabulary.errors import NotAllowedError
+from .._core.vocabulary.errors import ControlSocketError, NotAllowedError
+from .._core.vocabulary.options import check_name
+from ..control.socket_paths import directory
 
-__all__ = ["LARGEST", "PATIENCE", "VERSION", "Channel", "Line", "States", "hand_over"]
+__all__ = [
+    "LARGEST",
+    "PATIENCE",
+    "VERSION",
+    "Channel",
+    "Line",
+    "States",
+    "connect",
+    "hand_over",
+    "socket_path",
+]
 
 PATIENCE: Final = 60.0
 """Seconds within which a successor has to be up."""
 VERSION: Final = 1
+_PATH: Final = 100
+"""Maximum bytes of the path of a socket; operating systems allow 104 or 108."""
 _MOST: Final = 250
 """Sockets in a message; Linux allows 253."""
 _LONGEST: Final = 65536
@@ -139,45 +155,86 @@ class States(Protocol):
 
 
 async def hand_over(
-    channel: Channel, sockets: Mapping[str, int], states: States, patience: float = PATIENCE
-) -> bool:
-    """Hand the sockets and the states over to a successor. False if this program goes on: the
-    successor has ended, has refused, or was not up in time.
+    channel: Channel,
+    first: Line,
+    sockets: Mapping[str, int],
+    states: States,
+    patience: float = PATIENCE,
+) -> str:
+    """Hand the sockets and the states over to a successor, which has said its ``first`` line.
+    Returns why this program goes on, as text; empty if the successor has taken over.
     """
-    is_over = False
+    why = "the next version has ended before it has taken over"
     try:
-        is_over = await _converse(channel, sockets, states, patience)
+        why = await _converse(channel, first, sockets, states, patience)
     except OSError:  # the successor has ended
         pass
     finally:
-        if not is_over:
+        if why:
             await states.resume()
-    return is_over
+    return why
 
 
 async def _converse(
-    channel: Channel, sockets: Mapping[str, int], states: States, patience: float
-) -> bool:
+    channel: Channel, first: Line, sockets: Mapping[str, int], states: States, patience: float
+) -> str:
+    if first.get("take") != VERSION or len(sockets) > _MOST:
+        return "the next version speaks another language, or there are too many sockets"
     with trio.move_on_after(patience) as scope:
-        if (await channel.hear()).get("take") != VERSION or len(sockets) > _MOST:
-            return False
         await channel.say({"sockets": list(sockets)}, tuple(sockets.values()))
         said = await channel.hear()
         if not said.get("up"):
-            return False
+            return "the next version has ended before it was up"
         if isinstance(said.get("takes"), list):
             try:
                 given = await states.suspend(said["takes"])
             except NotAllowedError as error:
                 await channel.say({"failed": str(error)})
-                return False
+                return str(error)
             for name, state in given.items():
                 await channel.say({"state": name}, body=state)
             await channel.say({"states": len(given), "fresh": states.fresh})
-            if not (await channel.hear()).get("taken"):
-                return False
+            said = await channel.hear()
+            if not said.get("taken"):
+                return str(said.get("refused", "the next version has ended with the states"))
     if scope.cancelled_caught:
         await channel.say({"late": patience})
-        return False
+        return f"the next version was not up within {patience:g} s"
     await channel.say({"yours": True})
-    return bool((await channel.hear()).get("mine"))
+    if not (await channel.hear()).get("mine"):
+        return "the next version has ended before it has served"
+    return ""
+
+
+def socket_path(name: str) -> Path:
+    """The path of the socket at which a program of this name waits for its successor.
+
+    Raises:
+        BadInputError: it is no name.
+        ControlSocketError: there is no safe directory for the socket, or its path is too long.
+    """
+    path = directory(create=True) / f"{quote(check_name(name), safe='')}.handover"
+    if len(os.fsencode(path)) > _PATH:
+        raise ControlSocketError(
+            f"the path {path} is longer than {_PATH} bytes, the limit for sockets; give handover= "
+            "a shorter name, or set XDG_RUNTIME_DIR to a directory with a shorter path"
+        )
+    return path
+
+
+async def connect(name: str) -> Channel | None:
+    """Connect to the running program of a name; None if there is none.
+
+    Raises:
+        ControlSocketError: there is no safe directory for the socket, or its path is too long.
+    """
+    sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        await sock.connect(str(socket_path(name)))
+    except (FileNotFoundError, ConnectionRefusedError):
+        sock.close()
+        return None
+    except BaseException:
+        sock.close()
+        raise
+    return Channel(sock)

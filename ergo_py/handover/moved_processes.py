@@ -83,6 +83,11 @@ class Leaving:
         self.fresh: list[str] = []
         """The names of processes with a state that the successor does not take."""
 
+    @property
+    def moved(self) -> list[str]:
+        """The names of the processes that are suspended, or have moved."""
+        return sorted(self._moving)
+
     async def suspend(self, wanted: Iterable[object]) -> dict[str, bytes]:
         """Suspend the wanted processes, each between two messages and all at once, and return their
         encoded states.

@@ -5,23 +5,22 @@ hands them over to its successor.
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import quote
 
 import trio
 
 from .._core.metas.meta import Meta
 from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.errors import NotAllowedError
-from .._core.vocabulary.options import check_name
-from ..control.socket_paths import directory, peer_user
+from ..control.socket_paths import peer_user
 from ..meta.inherited_sockets import InheritedSockets
 from ..meta.sockets.listener import Listener
 from ..node import Node
-from .channel import VERSION, Channel, hand_over
+from .channel import PATIENCE, VERSION, Channel, Line, connect, hand_over, socket_path
 from .moved_processes import Arriving, Leaving
+from .next_version import NextVersion
 
 __all__ = ["Succession"]
 
@@ -38,20 +37,30 @@ class Succession:
 
     Raises:
         BadInputError: it is no name.
+        ControlSocketError: there is no safe directory for its socket, or its path is too long.
     """
 
     def __init__(self, name: str, sockets: InheritedSockets) -> None:
-        self._name = check_name(name)
+        socket_path(name)  # which refuses a bad name before the program starts
+        self._name = name
         self._sockets = sockets
         self._predecessor: Channel | None = None
         self._is_up = trio.Event()
         self._scope = trio.CancelScope()
         """Around the wait for a successor, which ends with the program."""
+        self._accepting = trio.CancelScope()
+        """Around the wait for further successors, which ends with the first that takes over."""
+        self._next = NextVersion()
         self._failure: NotAllowedError | None = None
         self._listener: socket.socket | None = None
         self._file: tuple[int, int] | None = None
         """Device and inode of the file at which this program waits for a successor."""
         sockets.begin_to_keep()
+
+    @property
+    def serves(self) -> bool:
+        """Whether this program has taken over, and no successor has."""
+        return self._listener is not None and not self._accepting.cancel_called
 
     async def begin(self) -> None:
         """Find the predecessor, and get its sockets.
@@ -60,7 +69,7 @@ class Succession:
             ControlSocketError: there is no safe directory for the socket.
         """
         for _ in range(_TRIES):
-            channel = await self._find()
+            channel = await connect(self._name)
             if channel is None:
                 return
             try:
@@ -106,26 +115,11 @@ class Succession:
             self._predecessor.close()
         if self._listener is not None:
             self._listener.close()
-            if _identity(self._path()) == self._file:
-                self._path().unlink()
+            path = socket_path(self._name)
+            if _identity(path) == self._file:
+                path.unlink()
         if self._failure is not None:
             raise self._failure
-
-    def _path(self) -> Path:
-        return directory(create=True) / f"{quote(self._name, safe='')}.handover"
-
-    async def _find(self) -> Channel | None:
-        """Connect to the predecessor; None if there is none."""
-        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            await sock.connect(str(self._path()))
-        except (FileNotFoundError, ConnectionRefusedError):
-            sock.close()
-            return None
-        except BaseException:
-            sock.close()
-            raise
-        return Channel(sock)
 
     async def _take_over(self, node: Node) -> bool:
         """Accept connections instead of the predecessor. False if the predecessor goes on."""
@@ -180,7 +174,7 @@ class Succession:
         if "yours" in answer:
             return
         # The predecessor has ended, or has given up on this program in the middle of a line.
-        if (again := await self._find()) is not None:
+        if (again := await connect(self._name)) is not None:
             again.close()
             raise NotAllowedError(f"{goes_on}: this one did not take over in time")
         if arriving.names():
@@ -207,7 +201,7 @@ class Succession:
 
     def _listen(self) -> None:
         """Listen for successors. The file of the predecessor is replaced in a single step."""
-        path = self._path()
+        path = socket_path(self._name)
         self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         hidden = path.with_name(f".{os.getpid()}+{id(listener):x}")
         listener.bind(str(hidden))
@@ -219,21 +213,47 @@ class Succession:
 
     async def _serve_successors(self, node: Node) -> None:
         assert self._listener is not None
-        listener = trio.socket.from_stdlib_socket(self._listener)
-        while True:
-            sock, _ = await listener.accept()
-            channel, leaving = Channel(sock), Leaving(kernel_of(node))
-            try:
-                # The directory keeps other users out, too; root is no exception here.
-                if peer_user(cast(socket.socket, sock)) == os.geteuid() and await hand_over(
-                    channel, self._sockets.to_hand_over(), leaving
-                ):
-                    node.log.info("a successor has taken over", name=self._name)
-                    await leaving.forward(channel)
-                    await self._end_after(node, leaving)
+        listener, served = trio.socket.from_stdlib_socket(self._listener), trio.Lock()
+        async with trio.open_nursery() as nursery:
+            with self._accepting:
+                while True:
+                    sock, _ = await listener.accept()
+                    # The directory keeps other users out, too; root is no exception here.
+                    if peer_user(cast(socket.socket, sock)) == os.geteuid():
+                        nursery.start_soon(self._meet, node, Channel(sock), served)
+                    else:
+                        sock.close()
+
+    async def _meet(self, node: Node, channel: Channel, served: trio.Lock) -> None:
+        """Serve ``ergo upgrade`` or a successor; of several successors one after the other."""
+        with closing(channel), suppress(OSError):
+            first: Line = {}
+            with trio.move_on_after(PATIENCE):
+                first = await channel.hear()
+            if "upgrade" in first:
+                await self._next.upgrade(channel)
+                return
+            async with served:
+                if not self.serves:
+                    return  # it finds the program that has taken over
+                sockets, leaving = self._sockets.to_hand_over(), Leaving(kernel_of(node))
+                why = await hand_over(channel, first, sockets, leaving)
+                if why:
+                    node.log.warning("the next version has not taken over", reason=why)
+                    self._next.report({"failed": why})
                     return
-            finally:
-                channel.close()
+                self._accepting.cancel()
+            node.log.info("a successor has taken over", name=self._name)
+            await leaving.forward(channel)
+            self._next.report(
+                {
+                    "done": True,
+                    "sockets": sorted(sockets),
+                    "states": leaving.moved,
+                    "fresh": leaving.fresh,
+                }
+            )
+            await self._end_after(node, leaving)
 
     async def _end_after(self, node: Node, leaving: Leaving) -> None:
         """Finish the work of this program, while its moved processes forward their messages."""

@@ -270,6 +270,9 @@ def make_parser() -> argparse.ArgumentParser:
     command = grammar.at_node("attach", "open a prompt in a running program", json=False)
     _for_simple_terminals(command, "the prompt that needs no package")
     _add_acts(grammar)
+    grammar.command(
+        "upgrade", "start the next version of a running program, which takes over without a gap"
+    ).add_argument("program", metavar="NAME", help="its name in run(main, handover=NAME)")
     command = grammar.command(
         "nats", "print the permissions of nodes for a NATS server, or check its settings"
     )

@@ -86,6 +86,10 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
     if name == "nats":
         return _nats
     try:
+        if name == "upgrade":
+            from .reload.upgrade import upgrade  # noqa: PLC0415 - some platforms lack its modules
+
+            return upgrade
         from .commands import COMMANDS  # noqa: PLC0415 - some platforms lack its modules
     except ModuleNotFoundError as error:
         from .._core.vocabulary.platforms import platform_text  # noqa: PLC0415 - seldom needed

@@ -365,6 +365,25 @@ async def test_the_example_counts_on_in_its_next_version(place: Path) -> None:
         assert await new.node.call("visits", "Bob") == 2
 
 
+async def test_two_successors_at_once_take_over_in_turn(place: Path) -> None:
+    async with old_program(counter()) as (old, start):
+        old.node.send("counter", 5)
+        programs: list[Program] = []
+
+        async def succeed() -> None:
+            programs.append(await start(counter()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(succeed)
+            nursery.start_soon(succeed)
+        first, second = programs
+        await old.has_ended.wait()
+        await first.has_ended.wait()
+
+        assert (first.failure, second.failure) == ("", "")
+        assert await second.node.call("counter", "total") == 5
+
+
 class Fresh(Actor):
     """Has no state."""
 

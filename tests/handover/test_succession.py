@@ -3,11 +3,14 @@ step.
 """
 
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,14 @@ import pytest
 import trio
 
 from ergo_py import Actor, Node, NotAllowedError
+from ergo_py.errors import ControlSocketError
 from ergo_py.handover.channel import PATIENCE, Channel, hand_over
+from ergo_py.handover.next_version import NextVersion
 from ergo_py.handover.succession import Succession
 from ergo_py.meta import TCP, TCPServer, UDPServer
 from ergo_py.meta.inherited_sockets import InheritedSockets
+from ergo_py.shell.cli import main as ergo
+from ergo_py.shell.exit_codes import Status
 from tests.support import loopback_of_this_program, running_node
 
 FILE = "shop.handover"
@@ -124,10 +131,10 @@ async def test_a_program_goes_on_unless_its_successor_has_come_to_the_last_step(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(succeed)
-        is_over = await hand_over(ours, {"echo": listening.fileno()}, NoStates())
+        why = await hand_over(ours, await ours.hear(), {"echo": listening.fileno()}, NoStates())
     ours.close()
 
-    assert is_over is (steps == 3)
+    assert (not why) is (steps == 3)
     assert heard == [*[{"sockets": ["echo"]}, {"yours": True}][:steps], int(steps > 0)]
 
 
@@ -138,7 +145,7 @@ async def test_a_program_gives_its_sockets_to_its_successor_only(
     ours, theirs = channels()
     await theirs.say(line)
 
-    assert not await hand_over(ours, {"echo": listening.fileno()}, NoStates())
+    assert await hand_over(ours, await ours.hear(), {"echo": listening.fileno()}, NoStates())
     ours.close()
 
     assert await theirs.hear() == {}
@@ -150,7 +157,7 @@ async def test_a_successor_that_is_not_up_in_time_is_told_so(autojump_clock: Any
     ours, theirs = channels()
     await theirs.say({"take": 1})
 
-    assert not await hand_over(ours, {}, NoStates())
+    assert await hand_over(ours, await ours.hear(), {}, NoStates())
 
     assert await theirs.hear() == {"sockets": []}
     assert await theirs.hear() == {"late": PATIENCE}
@@ -300,23 +307,27 @@ class _Spawner(Actor):
         await self.function(self)
 
 
+TRANSCRIPT = "ergo upgrade shop"
 PROGRAM = """
-import sys, trio
+import os, sys, trio
+from pathlib import Path
 from examples.guide.handed_over import Echo
+from examples.guide.moved_state import Visits
 from ergo_py import ChildSpec, run
 from ergo_py.meta import TCP, TCPServer
 
+version = Path(sys.argv[2]).read_text(encoding="utf-8")
+
 class Numbered(Echo):
     async def init(self):
-        await self.spawn_meta(TCPServer(sys.argv[2], 7777, sock="echo", reader="task"))
+        await self.spawn_meta(TCPServer(sys.argv[1], 7777, sock="echo", reader="task"))
     def handle_message(self, message, sender):
         if isinstance(message, TCP.Data):
-            self.send(message.connection, TCP.Send(sys.argv[1].encode()))
+            self.send(message.connection, TCP.Send(version.encode()))
 
 async def main(node, task_status):
-    await node.supervise([ChildSpec("echo", Numbered)])
-    print("starts", flush=True)
-    if sys.argv[1] == "broken":
+    await node.supervise([ChildSpec("echo", Numbered), ChildSpec("visits", Visits)])
+    if version == "broken":
         raise RuntimeError("this version does not start")
     task_status.started()
     await trio.sleep_forever()
@@ -325,34 +336,109 @@ run(main, handover="shop", log_output="none")
 """
 
 
-def test_two_versions_of_a_program_replace_each_other_without_a_gap(place: Path) -> None:
-    address = loopback_of_this_program(), 7777
+def test_two_versions_of_a_program_replace_each_other_without_a_gap(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, version = (loopback_of_this_program(), 7777), tmp_path / "version"
+    version.write_text("1", encoding="utf-8")
 
-    def start(version: str) -> "subprocess.Popen[bytes]":
-        program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, version, address[0]],
+    def upgrade(next_version: str) -> tuple[int, str]:
+        version.write_text(next_version, encoding="utf-8")
+        status = ergo(["upgrade", "shop"])
+        said = capsys.readouterr()
+        return status, re.sub(r"process \d+", "process N", said.out + said.err)
+
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(place / "manager"))
+    with (
+        closing(manager),
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, address[0], str(version)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-        )
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"starts\n"
-        return program
-
-    with start("1") as first, socket.create_connection(address) as old:
-        old.sendall(b"?")
-        assert old.recv(10) == b"1"
-        with start("broken") as broken:
-            assert broken.wait(30) == 1
-        assert ask(address, b"?") == b"1"
-        with start("2") as second:
-            # No connection is refused or reset until the next version answers.
-            while (answer := ask(address, b"?")) != b"2":
-                assert answer == b"1"
+            env={**os.environ, "NOTIFY_SOCKET": str(place / "manager")},
+        ) as first,
+    ):
+        up = "READY=1\nSTATUS=node@localhost is up\nMAINPID="
+        assert manager.recv(1000).decode() == f"{up}{first.pid}"
+        with socket.create_connection(address) as old:
             old.sendall(b"?")
             assert old.recv(10) == b"1"
-            old.close()
-            assert first.wait(30) == 0
+
+            started = "the next version has started: process N\n"
+            status, text = upgrade("broken")
+            assert status == Status.FAILED
+            assert text.startswith(f"{started}ergo: the next version has ended")
+            assert text.endswith("; the running program goes on\n")
+            assert ask(address, b"?") == b"1"
+            page = Path(__file__).parents[2] / "docs" / "deploying.md"
+            shown = page.read_text(encoding="utf-8").partition(
+                f"<!-- transcript: {TRANSCRIPT} -->\n"
+            )[2]
+            shown = shown.partition(f"$ {TRANSCRIPT}\n")[2].partition("```")[0]
+            assert upgrade("2") == (Status.DONE, shown.replace("4711", "N"))
             assert ask(address, b"?") == b"2"
-            second.terminate()
-            assert second.wait(30) == 0
+            old.sendall(b"?")
+            assert old.recv(10) == b"1"
+        assert first.wait(30) == 0
+        second = manager.recv(1000).decode().removeprefix(up)
+        os.kill(int(second), signal.SIGTERM)
+        assert first.stdout is not None
+        assert first.stdout.read() == b""  # the end of the second closes the pipe, too
+        # Neither the broken version nor the first has told that the service stops.
+        assert manager.recv(1000) == b"STOPPING=1\nSTATUS=node@localhost stops"
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.recv(1000)
     assert not (place / FILE).exists()
+
+
+def test_an_upgrade_without_a_running_program_says_how_to_start_it(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ergo(["upgrade", "shop"]) == Status.NO_NODE
+    assert capsys.readouterr().err == (
+        "ergo: no running program has the name 'shop' for its next version; start it with "
+        "run(main, handover='shop')\n"
+    )
+
+
+def test_a_name_with_too_long_a_path_of_its_socket_is_refused(
+    place: Path, named: InheritedSockets
+) -> None:
+    with pytest.raises(ControlSocketError, match="is longer than 100 bytes"):
+        Succession("shop" * 30, named)
+
+
+@asynccontextmanager
+async def upgrade(version: NextVersion, patience: float) -> AsyncIterator[Channel]:
+    """The channel of a client that has asked for an upgrade."""
+    ours, theirs = channels()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(version.upgrade, ours, patience)
+        yield theirs
+    ours.close()
+    theirs.close()
+
+
+async def test_a_next_version_that_does_not_ask_in_time_is_ended(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["sleep", "1000"])
+    version = NextVersion()
+
+    async with upgrade(version, 60.0) as client:
+        assert "started" in await client.hear()
+        async with upgrade(version, 60.0) as second:
+            assert await second.hear() == {"failed": "another upgrade is under way"}
+        assert await client.hear() == {
+            "failed": "the next version did not ask for the hand-over within 60 s"
+        }
+
+    monkeypatch.setattr(sys, "orig_argv", ["false"])
+    async with upgrade(NextVersion(), inf) as client:
+        assert "started" in await client.hear()
+        assert await client.hear() == {"failed": "the next version has ended with status 1"}
+    monkeypatch.setattr(sys, "orig_argv", ["no such command"])
+    async with upgrade(NextVersion(), 60.0) as client:
+        assert "the next version cannot be started" in str(await client.hear())

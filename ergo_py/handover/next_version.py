@@ -1,0 +1,98 @@
+"""`NextVersion`: the command of a running program, which starts its next version for ``ergo
+upgrade``.
+
+The running program starts it, not ``ergo``: the next version has the same environment, output and
+service manager, and goes on when the terminal of ``ergo`` is closed.
+"""
+
+import os
+import subprocess
+import sys
+from typing import Final
+
+import trio
+
+from .channel import PATIENCE, Channel, Line
+
+__all__ = ["NextVersion"]
+
+_LATE: Final = "the next version did not ask for the hand-over within {:g} s"
+
+_GRACE: Final = 5.0
+"""Seconds that a late version has to stop by itself."""
+
+
+class NextVersion:
+    """The next version of this program: the same command, in the same directory."""
+
+    def __init__(self) -> None:
+        self._command = list(sys.orig_argv)
+        self._directory = _directory()
+        # The manager watches the program that has taken over, whichever it is.
+        self._environ = {key: text for key, text in os.environ.items() if key != "WATCHDOG_PID"}
+        self._tell: trio.MemorySendChannel[Line] | None = None
+        """Takes the outcome of the upgrade under way."""
+
+    def report(self, outcome: Line) -> None:
+        """Report the end of a hand-over to the client that has asked for the upgrade."""
+        if self._tell is not None:
+            try:
+                self._tell.send_nowait(outcome)
+            except (trio.WouldBlock, trio.BrokenResourceError):
+                pass  # the client has the first outcome, or has left
+
+    async def upgrade(self, client: Channel, patience: float = PATIENCE) -> None:
+        """Start the next version, and tell a client how the hand-over ends.
+
+        Raises:
+            OSError: the client has left. The next version goes on.
+        """
+        if self._tell is not None:
+            await client.say({"failed": "another upgrade is under way"})
+            return
+        try:
+            process = await trio.lowlevel.open_process(
+                self._command,
+                cwd=self._directory,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            await client.say({"failed": f"the next version cannot be started: {error}"})
+            return
+        self._tell, outcomes = trio.open_memory_channel[Line](1)
+        try:
+            await client.say({"started": process.pid})
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._await_end, process)
+                with trio.move_on_after(patience) as scope:
+                    await client.say(await outcomes.receive())
+                nursery.cancel_scope.cancel()
+            if scope.cancelled_caught:
+                await _end(process)  # else it would take over later, when no client expects it
+                await client.say({"failed": _LATE.format(patience)})
+        finally:
+            self._tell = None
+
+    async def _await_end(self, process: trio.Process) -> None:
+        status = await process.wait()
+        self.report({"failed": f"the next version has ended with status {status}"})
+
+
+async def _end(process: trio.Process) -> None:
+    process.terminate()
+    with trio.move_on_after(_GRACE):
+        await process.wait()
+    process.kill()
+    await process.wait()
+
+
+def _directory() -> str:
+    """The directory of this program, as its user has named it: a deployment may have moved a link
+    in the path to the next version.
+    """
+    here, named = os.getcwd(), os.environ.get("PWD", "")
+    try:
+        return named if named and os.path.samefile(named, here) else here
+    except OSError:
+        return here

@@ -1,0 +1,53 @@
+"""`upgrade`: has a running program start its next version, and follows the hand-over."""
+
+import argparse
+from collections.abc import Sequence
+
+import trio
+
+from ...handover.channel import connect
+from ..exit_codes import Leave, Status
+from ..output import say
+
+__all__ = ["upgrade"]
+
+
+def upgrade(options: argparse.Namespace) -> None:
+    """Start the next version of a program, and say what was handed over."""
+    trio.run(_upgrade, options.program)
+
+
+async def _upgrade(name: str) -> None:
+    channel = await connect(name)
+    if channel is None:
+        raise Leave(
+            Status.NO_NODE,
+            f"no running program has the name {name!r} for its next version; start it with "
+            f"run(main, handover={name!r})",
+        )
+    try:
+        await channel.say({"upgrade": 1})
+        line = await channel.hear()
+        if "started" in line:
+            say(f"the next version has started: process {line['started']}")
+            line = await channel.hear()
+    except OSError:
+        line = {}
+    finally:
+        channel.close()
+    if "failed" in line:
+        raise Leave(Status.FAILED, f"{line['failed']}; the running program goes on")
+    if "done" not in line:
+        raise Leave(
+            Status.NO_ANSWER,
+            f"the running program {name!r} has ended, or its version has no `ergo upgrade`",
+        )
+    _tell("listening sockets handed over", line.get("sockets", ()))
+    _tell("states handed over", line.get("states", ()))
+    _tell("started fresh, since the next version has no take_over for them", line.get("fresh", ()))
+    say("the next version serves, and the old one finishes its open work")
+
+
+def _tell(what: str, names: Sequence[str]) -> None:
+    if names:
+        say(f"{what}: {', '.join(names)}")
