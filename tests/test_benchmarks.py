@@ -35,12 +35,9 @@ LIKE_ANOTHER = {
     *("entities, 100 clients", "entities, 1,000 clients"),
 }
 """Cases that differ from another case only in how much they do, which here is next to nothing."""
-SLOW = {
-    *("crowd of 10,000", "redis, pipeline of 1", "newcomers under load"),
-    *("short connections", "timers, memory"),
-}
-"""Cases that take seconds even if they do next to nothing."""
-SKIPPED = LIKE_ANOTHER if THOROUGH else LIKE_ANOTHER | SLOW
+SOME = {"tell, 1 to 1", "call, 1 pair", "restart", "spawn and stop"}
+"""All others are run by `python -m benchmarks test-deep tests/test_benchmarks.py`."""
+RUN = [each for each in CASES if each.name not in LIKE_ANOTHER and (THOROUGH or each.name in SOME)]
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +46,7 @@ def garbage_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "gc", SimpleNamespace(collect=int, freeze=int, unfreeze=int))
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name not in SKIPPED], ids=lambda case: case.name
-)
+@pytest.mark.parametrize("case", RUN, ids=lambda case: case.name)
 @pytest.mark.no_cover
 def test_a_case_returns_all_figures_of_its_lines_and_goals(case: Case) -> None:
     measured = measure([case], 1, lambda case: case.least, lambda _: None, warm_up=False)
