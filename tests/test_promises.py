@@ -66,6 +66,7 @@ from tests.test_docs_semantics import EXPECTED
 
 ELSEWHERE: Final = {
     "I1": "identifiers are values",
+    "C8": "about processes that share a thread",
     "P10": "it is this suite, and what threads add to it",
     **dict.fromkeys(
         ("V2", "V3", "V7", "V8", "V10"), "what a supervisor does, and supervisors are on the loop"

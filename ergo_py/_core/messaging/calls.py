@@ -10,7 +10,7 @@ from ..runtime.bridge import get_ident
 from ..runtime.cancel_scopes import CancelScopes
 from ..runtime.parking import PARKED, park_as, yield_turn
 from ..runtime.time_slices import SLICE
-from ..tables.pending_calls import Callee, Caller, ring_of, waiting_process
+from ..tables.pending_calls import Callee, Caller, waiting_process
 from ..vocabulary.envelopes import (
     CALL,
     CONTROL,
@@ -393,7 +393,7 @@ class Calls:
         if receiver is None or not receiver.accepting:
             origin.settle(None, self._down(receiver, to, message, begun=origin.begun))
             return False
-        ring = ring_of(waiting_process(origin, self._router.processes), receiver)
+        ring = self._router.ring_closed(waiting_process(origin, self._router.processes), receiver)
         if ring:
             origin.settle(None, self._router.deadlock(to, message, ring))
             return False
@@ -453,7 +453,7 @@ class Calls:
         return TargetDownError(to, request, callee.reason or NoProcess(), begun=begun)
 
     def _refuse_ring(self, process: Asker, callee: Receiver, to: object, request: object) -> None:
-        ring = ring_of(process, callee)
+        ring = self._router.ring_closed(process, callee)
         if ring:
             raise self._router.deadlock(to, request, ring)
         if self._router.remote is not None:
@@ -503,7 +503,7 @@ class Calls:
         callee = self._router.resolve(caller.to)
         if callee is None or not callee.accepting:
             caller.settle(None, self._down(callee, caller.to, caller.request))
-        elif process is not None and (ring := ring_of(process, callee)):
+        elif process is not None and (ring := self._router.ring_closed(process, callee)):
             caller.settle(None, self._router.deadlock(caller.to, caller.request, ring))
         else:
             return self.post(callee, caller, priority)

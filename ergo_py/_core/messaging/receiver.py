@@ -173,6 +173,10 @@ class AnyProcess(Asker, Stoppable, Protocol):
     def close_mailbox(self) -> None:
         """Let no sender append to its mailbox from now on."""
 
+    def borrows_thread(self) -> bool:
+        """Say whether its callbacks run in a thread that waits for this process."""
+        ...
+
 
 class NoReceiver:
     """Null object for a receiver: the sender has not sent anything yet, or its last receiver has

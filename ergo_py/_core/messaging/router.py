@@ -18,7 +18,7 @@ from ..runtime.parking import TrioTurns, park_as, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.dead_letters import DeadLetters
 from ..tables.mailbox import Verdict
-from ..tables.pending_calls import Caller, ring_of, waiting_process
+from ..tables.pending_calls import Callee, Caller, ring_of, waiting_process
 from ..vocabulary.envelopes import (
     CALL,
     EVENT,
@@ -320,12 +320,24 @@ class Router(Addresses):
             self.discard(envelope, to, Why.FULL, receiver)
             return False
         if isinstance(ref, Caller):
-            ring = ring_of(waiting_process(ref, self.processes), other)
+            ring = self.ring_closed(waiting_process(ref, self.processes), other)
             if ring:
                 ref.settle(None, self.deadlock(ref.to, ref.request, ring))
                 return False
             ref.assign(other)
         return self.post(other, to, lane, wrapped)
+
+    def ring_closed(self, start: object, callee: Callee | None) -> list[PID | Alias]:
+        """The ring that would arise if the process ``start`` waited for ``callee``. Empty also if a
+        process in the ring waits for its thread alone: the callback that holds the thread waits,
+        too, so the thread runs the process meanwhile.
+        """
+        ring = ring_of(start, callee)
+        for each in ring[1:-1]:
+            process = self.processes.get(cast(PID, each))
+            if process is not None and process.borrows_thread():
+                return []
+        return ring
 
     def deadlock(self, to: object, request: object, ring: list[Any]) -> DeadlockError:
         """The error of a call that would close a ring of waiting processes. The ring is kept for

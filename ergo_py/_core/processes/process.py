@@ -300,6 +300,12 @@ class Process(Owner):
     # The function itself, without a method that forwards to it: each inline call would pay for it.
     answer_now = answer_now
 
+    def borrows_thread(self) -> bool:
+        """Say whether its callbacks run in a thread that waits for this process. Never on the
+        loop.
+        """
+        return False
+
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
         """Refuse to wait: only processes with a thread may block in a callback."""
         check_waiting(waiting)

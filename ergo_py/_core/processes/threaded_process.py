@@ -16,11 +16,11 @@ from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_resch
 
 from ..kernel import Kernel
 from ..runtime.bridge import Bridge, Parker, get_ident
-from ..runtime.dispatcher_threads import Job, ThreadGroup
+from ..runtime.dispatcher_threads import Job, Lender, ThreadGroup
 from ..runtime.thread_parent import RaiseCancel
 from ..tables.callbacks import Callbacks, check_plain, check_waiting
 from ..tables.mailbox import Mailbox
-from ..tables.pending_calls import Caller, ring_of
+from ..tables.pending_calls import Caller, ring_of, waits_for
 from ..tables.verb_chain import Rank, VerbChain
 from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
 from ..vocabulary.envelopes import (
@@ -115,18 +115,25 @@ class DispatchedProcess(Process):
         """The call or child it waits for, or the process that holds the shared thread in which its
         calls are answered.
         """
-        if (
-            self._waiting is not None
-            or self.thread_group is None
-            or "handle_call" not in self.hopping
-        ):
-            return self._waiting
+        waiting = self._waiting
+        is_bound = waiting is not None and not (isinstance(waiting, Caller) and waiting.deferred)
+        if is_bound or self.thread_group is None or "handle_call" not in self.hopping:
+            return waiting
         holder = self.thread_group.holder()
-        return None if holder is self else holder
+        return waiting if holder is self or holder is None else holder
 
     @waiting.setter
     def waiting(self, value: object) -> None:
         self._waiting = value
+        if value is not None and self._hop is not None and self.thread_group is not None:
+            self.thread_group.lend()
+
+    def borrows_thread(self) -> bool:
+        """Have the thread of the plain callbacks run them while the callback in it waits for this
+        process. False if the process waits for more than that thread.
+        """
+        group = self.thread_group
+        return self._waiting is None and group is not None and group.lend_to(self)
 
     @property
     def job(self) -> Job | None:
@@ -138,7 +145,8 @@ class DispatchedProcess(Process):
         self.thread_group = thread_group = self.kernel.dispatcher_threads.join(
             self.options.dispatcher, self.id.number
         )
-        if "init" in self.hopping and (ring := ring_of(self, thread_group.holder())):
+        ring = ring_of(self, thread_group.holder()) if "init" in self.hopping else []
+        if ring and not self.borrows_thread():
             # The spawner that waits for this init holds the thread in which it would run.
             raise DeadlockError(
                 self.id,
@@ -211,7 +219,8 @@ class DispatchedProcess(Process):
         else:
             hop = self._hop = _Hop(self, name, partial(context.run, function, *args))
         self.hurries = False
-        self.thread_group.put(hop.job)
+        thread_group = self.thread_group
+        thread_group.put(hop.job)
         try:
             while hop.job.outcome is None:
                 await self._answer_inspects()
@@ -233,6 +242,7 @@ class DispatchedProcess(Process):
             raise
         finally:
             self._hop = None
+            thread_group.lend()
         # The task may have been awake for another cause: run the work that the callback posted to
         # the loop, before anything that follows.
         self.router.bridge.catch_up()
@@ -251,11 +261,14 @@ class DispatchedProcess(Process):
                     f"wait_for(...) is for a plain callback of {self}, in its thread; in an async "
                     "callback write `await`"
                 )
-            verb = _AsyncVerb(waiting)
+            verb = _AsyncVerb(waiting, self)
             self.router.bridge.post(hop.take, verb)
         except BaseException:
             waiting.close()
             raise
+        group = self.thread_group
+        if group is not None and group.lends:
+            group.serve(verb.lender, hop.job)
         verb.parker.wait(None)
         assert verb.parker.value is not None
         return verb.parker.value.unwrap()  # type: ignore[no-any-return]
@@ -353,16 +366,23 @@ class _InThread(BehaviourProxy):
 class _AsyncVerb:
     """A coroutine that a callback in a thread waits for, and that is awaited on the loop."""
 
-    __slots__ = ("parker", "waiting")
+    __slots__ = ("lender", "parker", "waiting")
 
-    def __init__(self, waiting: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, waiting: Coroutine[Any, Any, Any], process: DispatchedProcess) -> None:
         self.waiting = waiting
         self.parker: Parker[outcome.Outcome[Any]] = Parker()
+        self.lender = Lender(process, partial(waits_for, process))
+        """Runs callbacks of other processes in the thread meanwhile."""
 
     def refuse(self, process: object) -> None:
         """Close the coroutine, and raise in the waiting callback: its process has ended."""
         self.waiting.close()
-        self.parker.settle(outcome.Error(_left_behind(process)))
+        self.settle(outcome.Error(_left_behind(process)))
+
+    def settle(self, result: outcome.Outcome[Any]) -> None:
+        """Let the callback continue."""
+        self.parker.settle(result)
+        self.lender.end()
 
 
 class _Hop:
@@ -431,6 +451,9 @@ class _Hop:
         assert verb is not None
         result: outcome.Outcome[Any]
         self.is_waiting = True
+        group = self._process.thread_group
+        assert group is not None
+        group.begin_wait(verb.lender)
         try:
             result = outcome.Value(await verb.waiting)
         except GeneratorExit:
@@ -443,7 +466,8 @@ class _Hop:
             result = outcome.Error(error)
         finally:
             self.is_waiting = False
-        verb.parker.settle(result)
+            group.end_wait(verb.lender)
+        verb.settle(result)
 
     def awaken(self) -> None:
         """Wake the task. On the loop's thread only."""

@@ -5,7 +5,7 @@ process with a thread of its own, and for each name that processes share.
 import os
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 import outcome
 
@@ -16,7 +16,12 @@ from .bridge import Bridge, ReaderThread, get_ident, stack_of
 from .thread_fairness import ThreadFairness
 from .thread_parent import ThreadHost, ThreadParent
 
-__all__ = ["ThreadGroup", "DispatcherThreads", "Job"]
+__all__ = ["ThreadGroup", "DispatcherThreads", "Job", "Lender"]
+
+_DEPTH: Final = 16
+"""Callbacks that may wait for each other in a thread. Each has its frames on the stack of the
+thread, and a crash of the last is told in the traceback of each.
+"""
 
 
 class Job:
@@ -78,10 +83,44 @@ class Job:
         return True
 
 
+class Lender:
+    """A callback that waits in the only thread of several processes. Meanwhile the thread runs the
+    callbacks of the processes that it waits for: otherwise it would wait forever.
+    """
+
+    __slots__ = ("_jobs", "_waits_for", "owner")
+
+    def __init__(self, owner: object, waits_for: Callable[[object], bool]) -> None:
+        self.owner = owner
+        """The process that the callback belongs to."""
+        self._waits_for = waits_for
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+
+    def waits_for(self, process: object) -> bool:
+        """Say whether the callback waits for a process, perhaps through others. On the loop."""
+        return process is not self.owner and self._waits_for(process)
+
+    def take(self, job: Job) -> None:
+        """Have the thread run a job of such a process."""
+        self._jobs.put(job)
+
+    def end(self) -> None:
+        """The wait is over, once the jobs that the thread has got are done."""
+        self._jobs.put(None)
+
+    def next_job(self) -> Job | None:
+        """Wait for a job; None at the end of the wait. In the thread."""
+        sources.threads.give_way(lambda: not self._jobs.empty(), None)
+        return self._jobs.get()
+
+
 class ThreadGroup:
     """A few threads that share a queue of jobs, first come first served."""
 
-    __slots__ = ("_at_work", "_bridge", "_jobs", "dispatcher", "members", "threads")
+    __slots__ = (
+        *("_at_work", "_bridge", "_jobs", "_lenders", "_parent", "dispatcher"),
+        *("lends", "members", "threads"),
+    )
 
     def __init__(
         self, bridge: Bridge, dispatcher: Dispatcher, names: list[str], warn: Callable[[str], None]
@@ -92,6 +131,14 @@ class ThreadGroup:
         self.dispatcher = dispatcher
         self.members = 0
         """The number of processes that use these threads."""
+        self.lends = len(names) == 1 and getattr(dispatcher, "name", None) is not None
+        """Whether several processes share a single thread."""
+        self._lenders: list[Lender] = []
+        """The callbacks that wait in that thread, the last of them on top of its stack. For the
+        loop.
+        """
+        self._parent = ThreadParent(bridge)
+        """The record of that thread, for ``trio.from_thread``."""
         cpu = getattr(dispatcher, "cpu", None)
         self.threads = [ReaderThread(name, lambda: self._work(cpu, warn)) for name in names]
         try:
@@ -103,8 +150,63 @@ class ThreadGroup:
             raise
 
     def put(self, job: Job) -> None:
-        """Queue a job."""
-        self._jobs.put(job)
+        """Queue a job. On the loop."""
+        lender = self._top()
+        if lender is not None and lender.waits_for(job.owner):
+            lender.take(job)
+        else:
+            self._jobs.put(job)
+
+    # -- the only thread of several processes ------------------------------------------------------
+
+    def begin_wait(self, lender: Lender) -> None:
+        """The callback in the thread waits. On the loop, as the next four."""
+        if self.lends:
+            self._lenders.append(lender)
+
+    def end_wait(self, lender: Lender) -> None:
+        """It waits no longer."""
+        if self.lends:
+            self._lenders.remove(lender)
+
+    def lend(self) -> None:
+        """Run the jobs of the processes that the callback in the thread waits for, if they were
+        queued before it began to wait for them.
+        """
+        lender = self._top()
+        if lender is not None:
+            self._hand_over(lender, lender.waits_for)
+
+    def lend_to(self, process: object) -> bool:
+        """Run the jobs of a process that the callback in the thread is about to wait for. False if
+        the thread is busy, or too many callbacks wait in it.
+        """
+        lender = self._top()
+        if lender is None:
+            return False
+        self._hand_over(lender, lambda owner: owner is process)
+        return True
+
+    def _top(self) -> Lender | None:
+        lenders = self._lenders
+        return lenders[-1] if lenders and len(lenders) < _DEPTH else None
+
+    def _hand_over(self, lender: Lender, is_due: Callable[[object], bool]) -> None:
+        # The thread waits inside a job, so it takes no job of its queue now.
+        queued = [self._jobs.get() for _ in range(self._jobs.qsize())]
+        for job in queued:
+            if job is not None and is_due(job.owner):
+                lender.take(job)
+            else:
+                self._jobs.put(job)
+
+    def serve(self, lender: Lender, waiting: Job) -> None:
+        """Run jobs inside the job that waits, until its wait is over. In the thread."""
+        while (job := lender.next_job()) is not None:
+            self._run(job, self._parent, waiting)
+            del job
+
+    # -- work --------------------------------------------------------------------------------------
 
     def is_wanted(self) -> bool:
         """Say whether a job waits for a thread. From any thread."""
@@ -127,16 +229,19 @@ class ThreadGroup:
     def _work(self, cpu: int | None, warn: Callable[[str], None]) -> None:
         if cpu is not None:
             _stay_on(cpu, warn)
-        parent = ThreadParent(self._bridge)
+        parent = self._parent if self.lends else ThreadParent(self._bridge)
         parent.enter()
         while (job := self._next_job()) is not None:
-            self._at_work = job
-            parent.serve(job.host)
-            job.run(self._bridge)
-            # Drop the references: the job must not stay alive while this thread waits.
-            self._at_work = None
-            parent.serve(None)
+            self._run(job, parent, None)
+            # Drop the reference: the job must not stay alive while this thread waits.
             del job
+
+    def _run(self, job: Job, parent: ThreadParent, waiting: Job | None) -> None:
+        self._at_work = job
+        parent.serve(job.host)
+        job.run(self._bridge)
+        self._at_work = waiting
+        parent.serve(None if waiting is None else waiting.host)
 
     def _next_job(self) -> Job | None:
         sources.threads.give_way(self.is_wanted, None)

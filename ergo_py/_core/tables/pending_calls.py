@@ -28,6 +28,7 @@ __all__ = [
     "Expiry",
     "OwedCalls",
     "ring_of",
+    "waits_for",
     "waiting_process",
 ]
 
@@ -311,15 +312,33 @@ def ring_of(start: Any, callee: Callee | None) -> list[PID | Alias]:
         path.append(current.id)
         if current is start:
             return path
-        waits_for = current.waiting
-        if isinstance(waits_for, Caller):
-            # Neither is an edge: a deferred call may be answered by any process, and a settled
-            # call is only waiting for its task to run.
-            waits_for = (
-                None if waits_for.deferred or waits_for.settled else present(waits_for.callee)
-            )
-        current = waits_for
+        # A deferred call is no edge: any process may answer it.
+        current = _awaited_by(current, deferred=False)
     return []
+
+
+def waits_for(process: Callee, other: object) -> bool:
+    """Say whether a process waits for another, directly or through others; also for the answer to a
+    call that the other has deferred.
+    """
+    seen: set[int] = set()
+    current: Callee | None = process
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        current = _awaited_by(current, deferred=True)
+        if current is other:
+            return current is not None
+    return False
+
+
+def _awaited_by(process: Callee, *, deferred: bool) -> Callee | None:
+    """The process that a process waits for."""
+    awaited: Callee | None = process.waiting
+    if isinstance(awaited, Caller):
+        # A settled call is only waiting for its task to run.
+        is_edge = not awaited.settled and (deferred or not awaited.deferred)
+        awaited = present(awaited.callee) if is_edge else None
+    return awaited
 
 
 def waiting_process(caller: Caller, processes: Mapping[Any, Any]) -> object:

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -350,7 +350,8 @@ async def test_a_wait_that_a_callback_begins_as_it_is_abandoned_is_refused() -> 
     hops: list[Any] = []
     async with running_node() as node:
         await run_out_of_time(node, Blocked, gate.wait_reached)
-        detached = threaded_process_module._AsyncVerb(forever())
+        owner = process_of(node, await node.spawn(Doer, dispatcher=Threads()))
+        detached = threaded_process_module._AsyncVerb(forever(), cast(Any, owner))
 
         # As it comes through the bridge if it was posted a moment before.
         hops[0].take(detached)

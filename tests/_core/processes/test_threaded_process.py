@@ -17,7 +17,6 @@ from ergo_py import (
     Caller,
     ChildSpec,
     EventName,
-    InitError,
     Killed,
     MetaProcess,
     Normal,
@@ -752,38 +751,6 @@ async def test_a_thread_that_a_callback_started_cannot_wait_as_the_process() -> 
         await node.call(pid, wait_elsewhere, timeout=25)
 
         assert len(refused) == 1
-
-
-async def test_a_wait_for_a_process_on_the_same_only_thread_is_refused_at_once() -> None:
-    class Sharing(Doer):
-        def init(self) -> None:
-            """Plain, so it needs the thread."""
-
-    async with running_node() as node:
-        one, other = [await node.spawn(Doer, dispatcher=Threads("pod")) for _ in range(2)]
-        between = await node.spawn(AsyncDoer)
-        outside = await node.spawn(Doer, dispatcher=Threads())
-
-        async def reasons(me: Doer) -> list[str]:
-            found = []
-            for waits in (
-                me.call(other, "all", timeout=None),
-                me.call(between, lambda it: it.call(other, "all", timeout=None), timeout=None),
-                me.spawn(Sharing, dispatcher=Threads("pod")),
-            ):
-                try:
-                    await waits
-                except (DeadlockError, TargetDownError, InitError) as error:
-                    found.append(str(error.__cause__ or error))
-            return found
-
-        direct, around, child = await node.call(one, reasons, timeout=30)
-
-        assert f"{one} → {other} → {one}" in direct
-        assert str(between) in around
-        assert "would wait forever" in around
-        assert "give it another thread" in child
-        assert await node.call(outside, lambda me: me.call(other, "all")) == []
 
 
 async def test_a_process_on_a_busy_shared_thread_answers_callers_on_other_threads() -> None:

@@ -1,0 +1,410 @@
+"""Calls between processes that share a single thread: the thread of the waiting caller runs the
+callbacks of the callee.
+"""
+
+import threading
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import (
+    NO_REPLY,
+    PID,
+    Caller,
+    CallTimeoutError,
+    ChildSpec,
+    Crashed,
+    Node,
+    Priority,
+    Supervisor,
+    SupervisorSpec,
+    TargetDownError,
+    Threads,
+)
+from ergo_py._core.runtime.dispatcher_threads import _DEPTH
+from ergo_py.errors import DeadlockError
+from tests.actors import Failed
+from tests.dispatched import AsyncDoer, Doer, Gate, heard
+from tests.meta.owner import eventually
+from tests.support import process_of, running_node
+
+POD = Threads("pod")
+
+
+async def spawned(node: Node, count: int, **options: Any) -> list[PID]:
+    return [await node.spawn(Doer, dispatcher=POD, **options) for _ in range(count)]
+
+
+def ask(*path: Any) -> Any:
+    """A function that has a process ask the next process of the path, and so on. The last answers
+    with its thread.
+    """
+    if not path:
+        return lambda _me: threading.get_ident()
+    first, *rest = path
+    return lambda me: me.call(first, ask(*rest), timeout=30)
+
+
+def cause_of(error: BaseException | None) -> BaseException | None:
+    """The first error of a chain of crashes."""
+    while error is not None and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+async def test_a_call_inside_a_pod_is_answered_in_the_thread_of_the_caller() -> None:
+    async with running_node() as node:
+        one, other = await spawned(node, 2)
+
+        assert await node.call(one, ask(other)) == await node.call(one, ask())
+        assert node.info().dispatcher_threads == 1
+
+
+async def test_mail_before_a_call_inside_a_pod_is_handled_before_it() -> None:
+    gate = Gate()
+
+    def tell_and_ask(me: Doer) -> Any:
+        gate()
+        me.send(other, "of the caller")
+        me.send(other, "urgent", priority=Priority.HIGH)
+        return me.call(other, "all")
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        one, other = await spawned(node, 2)
+        answers: list[Any] = []
+
+        async def begin() -> None:
+            answers.append(await node.call(one, tell_and_ask, timeout=30))
+
+        nursery.start_soon(begin)
+        await gate.wait_reached()
+        node.send(other, "of the node")
+        await wait_all_tasks_blocked()
+        gate.opened.set()
+        await eventually(lambda: bool(answers))
+
+        assert sorted(answers[0]) == ["of the caller", "of the node", "urgent"]
+        assert answers[0].index("of the node") < answers[0].index("of the caller")
+
+
+async def test_a_ring_of_calls_inside_a_pod_is_a_deadlock() -> None:
+    async with running_node() as node:
+        for length in (1, 2, 3):
+            first, *others = await spawned(node, length)
+            with pytest.raises(TargetDownError) as caught:
+                await node.call(first, ask(*others, first))
+
+            error = cause_of(caught.value)
+            assert isinstance(error, DeadlockError)
+            assert set(error.ring) == {first, *others}
+
+
+async def test_a_process_outside_of_the_pod_may_call_back_into_it() -> None:
+    async with running_node() as node:
+        one, other = await spawned(node, 2)
+        between = await node.spawn(AsyncDoer)
+        elsewhere = await node.spawn(Doer, dispatcher=Threads("others"))
+
+        threads = [
+            await node.call(one, ask(*path)) for path in ((), (between, other), (elsewhere, other))
+        ]
+
+        assert len(set(threads)) == 1
+
+
+@pytest.mark.parametrize("is_queued", [False, True])
+async def test_a_process_between_may_wait_before_the_pod_does(is_queued: bool) -> None:
+    gate = Gate()
+    async with running_node() as node, trio.open_nursery() as nursery:
+        one, other = await spawned(node, 2)
+        between = await node.spawn(AsyncDoer)
+        answers: list[Any] = []
+
+        async def begin(pid: PID, request: Any) -> None:
+            answers.append(await node.call(pid, request, timeout=30))
+
+        def wait_and_ask(me: Doer) -> Any:
+            gate()
+            return me.call(between, ask(other) if not is_queued else "all", timeout=30)
+
+        nursery.start_soon(begin, one, wait_and_ask)
+        await gate.wait_reached()
+        node.send(other, "before")
+        if is_queued:
+            nursery.start_soon(begin, between, ask(other))
+        await wait_all_tasks_blocked()
+        gate.opened.set()
+        await eventually(lambda: len(answers) == 1 + is_queued)
+
+        assert await heard(node, other) == ["before"]
+
+
+async def test_a_callback_of_a_pod_may_spawn_into_the_pod() -> None:
+    async with running_node() as node:
+        (one,) = await spawned(node, 1)
+        log: list[Any] = []
+
+        child = await node.call(one, lambda me: me.spawn(Doer, log, dispatcher=POD))
+
+        assert log == [("init", await node.call(one, ask()))]
+        assert await node.call(one, ask(child)) == log[0][1]
+
+
+async def test_the_crash_of_a_callee_in_the_pod_is_told_and_the_callee_restarts() -> None:
+    def fail(_me: Any) -> None:
+        raise Failed("the callee")
+
+    def try_both(me: Doer) -> Any:
+        with pytest.raises(TargetDownError) as caught:
+            me.wait_for(me.call("callee", fail))
+        return caught.value.reason
+
+    spec = SupervisorSpec([ChildSpec("callee", Doer, register=True, dispatcher=POD)])
+    async with running_node() as node:
+        await node.spawn(Supervisor, spec)
+        (one,) = await spawned(node, 1)
+
+        reason = await node.call(one, try_both)
+
+        assert isinstance(reason, Crashed)
+        assert isinstance(reason.error, Failed)
+        callee = node.service("callee")
+        assert await callee.call(ask()) == await node.call(one, ask("callee"))
+
+
+async def test_the_callback_of_the_callee_may_end_after_the_timeout_of_the_caller() -> None:
+    gate = Gate()
+
+    def try_it(me: Doer) -> str:
+        with pytest.raises(CallTimeoutError):
+            me.wait_for(me.call(other, gate, timeout=0.001))
+        return "too late"
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        one, other = await spawned(node, 2)
+        answers: list[Any] = []
+
+        async def begin() -> None:
+            answers.append(await node.call(one, try_it, timeout=30))
+
+        nursery.start_soon(begin)
+        await gate.wait_reached()
+        callee = process_of(node, other)
+        await eventually(lambda: process_of(node, one).waiting is callee)
+        assert answers == []
+        gate.opened.set()
+        await eventually(lambda: bool(answers))
+
+        assert answers == ["too late"]
+
+
+async def test_a_killed_callee_in_the_pod_is_told_to_its_caller() -> None:
+    waits = trio.Event()
+
+    async def answer_never(_me: Any) -> None:
+        waits.set()
+        await trio.sleep_forever()
+
+    def try_it(me: Doer) -> str:
+        with pytest.raises(TargetDownError):
+            me.wait_for(
+                me.call(other, lambda it: it.call(outside, answer_never, timeout=None), timeout=30)
+            )
+        return "down"
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        one, other = await spawned(node, 2)
+        outside = await node.spawn(AsyncDoer)
+        answers: list[Any] = []
+
+        async def begin() -> None:
+            answers.append(await node.call(one, try_it, timeout=30))
+
+        nursery.start_soon(begin)
+        await waits.wait()
+        node.kill(other)
+        await eventually(lambda: bool(answers))
+
+        assert answers == ["down"]
+        assert await node.call(one, ask()) > 0
+        node.kill(outside)
+
+
+async def test_plain_mail_of_an_async_callee_is_handled_before_the_call() -> None:
+    gate = Gate()
+
+    class Mixed(Doer):
+        async def handle_call(self, request: Any, caller: Caller) -> Any:
+            return list(self.heard)
+
+    def wait_and_ask(me: Doer) -> Any:
+        gate()
+        return me.call(mixed, "all", timeout=30)
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        (one,) = await spawned(node, 1)
+        mixed = await node.spawn(Mixed, dispatcher=POD)
+        answers: list[Any] = []
+
+        async def begin() -> None:
+            answers.append(await node.call(one, wait_and_ask, timeout=30))
+
+        nursery.start_soon(begin)
+        await gate.wait_reached()
+        node.send(mixed, "before")
+        await wait_all_tasks_blocked()
+        gate.opened.set()
+        await eventually(lambda: bool(answers))
+
+        assert answers == [["before"]]
+
+
+async def test_a_call_may_be_forwarded_inside_the_pod() -> None:
+    gate = Gate()
+
+    class Passing(Doer):
+        def handle_call(self, request: Any, caller: Caller) -> Any:
+            return self.forward(third, request, caller)
+
+    def wait_and_ask(me: Doer) -> Any:
+        gate()
+        return me.call(passing, "all", timeout=30)
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        one, third = await spawned(node, 2)
+        passing = await node.spawn(Passing, dispatcher=POD)
+        answers: list[Any] = []
+
+        async def begin() -> None:
+            answers.append(await node.call(one, wait_and_ask, timeout=30))
+
+        nursery.start_soon(begin)
+        await gate.wait_reached()
+        node.send(third, "before")
+        await wait_all_tasks_blocked()
+        gate.opened.set()
+        await eventually(lambda: bool(answers))
+
+        assert answers == [["before"]]
+
+
+async def test_a_process_between_may_call_back_later() -> None:
+    gate, may_go_on = Gate(), trio.Event()
+
+    async def wait_here(_me: Any) -> None:
+        await may_go_on.wait()
+
+    def wait_and_ask(me: Doer) -> Any:
+        gate()
+        return me.call(between, ask(other), timeout=30)
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        one, other = await spawned(node, 2)
+        between = await node.spawn(AsyncDoer)
+        answers: list[Any] = []
+
+        async def begin() -> None:
+            answers.append(await node.call(one, wait_and_ask, timeout=30))
+
+        node.send(between, wait_here)
+        nursery.start_soon(begin)
+        await gate.wait_reached()
+        node.send(other, "before")
+        await wait_all_tasks_blocked()
+        gate.opened.set()
+        await eventually(lambda: process_of(node, one).waiting is not None)
+        await wait_all_tasks_blocked()
+        may_go_on.set()
+        await eventually(lambda: bool(answers))
+
+        assert await heard(node, other) == ["before"]
+
+
+async def test_the_caller_holds_the_thread_again_after_a_call_inside_the_pod() -> None:
+    gate = Gate()
+
+    def ask_and_block(me: Doer) -> None:
+        me.wait_for(me.call(other, "all"))
+        gate()
+
+    async with running_node() as node:
+        one, other = await spawned(node, 2)
+        node.send(one, ask_and_block)
+        await gate.wait_reached()
+
+        assert process_of(node, other).waiting is process_of(node, one)
+        gate.opened.set()
+
+
+async def test_a_deferred_call_inside_the_pod_is_answered_by_a_later_callback() -> None:
+    rings: list[Any] = []
+
+    class Deferring(Doer):
+        def handle_call(self, request: Any, caller: Caller) -> Any:
+            self.caller = caller
+            self.send(self.pid, "answer")
+            return NO_REPLY
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            try:
+                self.wait_for(self.call(one, "all", timeout=30))
+            except DeadlockError as error:
+                rings.append(error.ring)
+            self.reply(self.caller, "later")
+
+    async with running_node() as node:
+        (one,) = await spawned(node, 1)
+        deferring = await node.spawn(Deferring, dispatcher=POD)
+
+        assert await node.call(one, lambda me: me.call(deferring, "question")) == "later"
+        assert rings == [(deferring, one, deferring)]
+
+
+async def test_other_processes_of_the_pod_wait_until_the_callback_returns() -> None:
+    order: list[str] = []
+    waits, may_answer = trio.Event(), trio.Event()
+
+    async def answer_later(_me: Any) -> None:
+        waits.set()
+        await may_answer.wait()
+
+    def wait_and_note(me: Doer) -> None:
+        me.wait_for(me.call(outside, answer_later, timeout=30))
+        order.append("caller")
+
+    async with running_node() as node:
+        one, other = await spawned(node, 2)
+        outside = await node.spawn(AsyncDoer)
+        node.send(one, wait_and_note)
+        await waits.wait()
+        node.send(other, lambda _me: order.append("other"))
+        await wait_all_tasks_blocked()
+        may_answer.set()
+        await heard(node, other)
+
+        assert order == ["caller", "other"]
+
+
+async def test_trio_from_thread_works_in_a_callback_after_its_call_inside_the_pod() -> None:
+    def ask_and_sleep(me: Doer) -> Any:
+        me.wait_for(me.call(other, lambda _it: trio.from_thread.run(trio.sleep, 0)))
+        trio.from_thread.run(trio.sleep, 0)
+        return "slept"
+
+    async with running_node() as node:
+        one, other = await spawned(node, 2)
+
+        assert await node.call(one, ask_and_sleep) == "slept"
+
+
+async def test_calls_nest_in_a_pod_up_to_a_bound() -> None:
+    async with running_node() as node:
+        pids = await spawned(node, _DEPTH + 1)
+
+        assert await node.call(pids[0], ask(*pids[1:-1])) > 0
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(pids[0], ask(*pids[1:]))
+
+        assert isinstance(cause_of(caught.value), DeadlockError)
