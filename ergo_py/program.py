@@ -12,10 +12,11 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from time import monotonic, monotonic_ns
 from types import CoroutineType, FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, Unpack, cast, overload
 
 import trio
 
+from ._core.node_lifecycle import NodeKeywords
 from ._core.processes.spawn import spawn_process
 from ._core.runtime.bridge import get_ident, thread_names
 from ._core.runtime.keyboard_interrupt import REPEAT
@@ -23,6 +24,7 @@ from ._core.verbs.behaviour import Behaviour, behaviour_of
 from ._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
 from ._core.vocabulary.options import DEFAULTS
 from ._core.vocabulary.public_names import show_public_names
+from ._core.vocabulary.reasons import Reason
 from .meta.inherited_sockets import InheritedSockets, inherited_sockets
 from .meta.programs.process_groups import kill_groups
 from .node import Node, open_node
@@ -36,13 +38,29 @@ __all__ = ["refusing_run", "run"]
 T = TypeVar("T")
 
 
+@overload
+def run(
+    main: type[Behaviour],
+    *,
+    name: str = "node@localhost",
+    handover: str | None = None,
+    **options: Unpack[NodeKeywords],
+) -> Reason | None: ...
+@overload
+def run(
+    main: Callable[[Node], Awaitable[T]],
+    *,
+    name: str = "node@localhost",
+    handover: str | None = None,
+    **options: Unpack[NodeKeywords],
+) -> T | None: ...
 def run(
     main: Callable[[Node], Awaitable[T]] | type[Behaviour],
     *,
     name: str = "node@localhost",
     handover: str | None = None,
-    **options: Any,
-) -> T | Any:
+    **options: Unpack[NodeKeywords],
+) -> T | Reason | None:
     """Open a node, run ``main`` on it, and stop the node when ``main`` returns or when Ctrl-C,
     SIGTERM or SIGHUP arrives.
 

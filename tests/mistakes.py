@@ -130,7 +130,7 @@ def _() -> None:
         """Never runs."""
 
     node: Any = None
-    run(main(node))  # type: ignore[arg-type]
+    run(main(node))  # type: ignore[call-overload]
 
 
 @mistake(

@@ -283,9 +283,9 @@ def test_bad_options_are_refused_before_main_runs() -> None:
     with pytest.raises(BadInputError):
         run(main, burst=0)
     with pytest.raises(TypeError, match=r"has no option 'no_such_thing'$"):
-        run(main, no_such_thing=1)
+        run(main, no_such_thing=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match=r"has no option 'log_lvel'; did you mean log_level\?$"):
-        run(main, log_lvel="debug")
+        run(main, log_lvel="debug")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
     assert ran == []
 

@@ -8,7 +8,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypedDict,
+    TypeVar,
+)
 
 import trio
 from trio.lowlevel import enable_ki_protection, in_trio_task
@@ -39,7 +49,14 @@ from .vocabulary.info import Ended, ExitReport
 from .vocabulary.options import KeepMessages, NodeOptions, Output, Rereadable, read_now
 from .vocabulary.reasons import Shutdown
 
-__all__ = ["Beside", "ControlSocket", "NodeContext", "open_node", "read_permissions"]
+__all__ = [
+    "Beside",
+    "ControlSocket",
+    "NodeContext",
+    "NodeKeywords",
+    "open_node",
+    "read_permissions",
+]
 
 
 class ControlSocket(Protocol):
@@ -65,6 +82,36 @@ class Beside(Protocol):
         too. The control socket of the node is open by then.
         """
         ...
+
+
+class NodeKeywords(TypedDict, total=False):
+    """The options of :func:`open_node`, for the functions that hand them on: a type checker reports
+    a misspelled option there, too.
+    """
+
+    max_processes: int | None
+    burst: int
+    dead_letters: int | KeepMessages
+    stop_timeout: float
+    log_level: Rereadable[str]
+    log_output: Output
+    env: Mapping[str, object] | None
+    expose_env: bool
+    watchdog: float | None
+    mailbox_warning: int | None
+    inline_calls: bool
+    direct_handoff: bool
+    observer: Callable[[Sight], object] | None
+    max_reader_threads: int
+    debug_shared_state: bool
+    on_escalation: Literal["keep", "stop"]
+    obituaries: int
+    recent_messages: int
+    redact: Callable[[str, object], object] | None
+    control: Rereadable[str | Collection[str]]
+    network: Network | None
+    beside: Sequence[Beside]
+    tracing: Tracing | None
 
 
 class _Creations:

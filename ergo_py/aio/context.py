@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Awaitable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 
+from .._core.node_lifecycle import NodeKeywords
 from .._core.vocabulary.errors import NotAllowedError
 from .._core.vocabulary.info import ExitReport
 from ..blocking.loop_thread import OwnedNode
@@ -23,7 +24,7 @@ class OpenNode:
     its processes, and waits for the thread.
     """
 
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
+    def __init__(self, name: str, options: NodeKeywords) -> None:
         self._name, self._options = name, options
         self._owned: OwnedNode | None = None
 
@@ -96,7 +97,7 @@ async def _to_its_end(work: Awaitable[T], keep: Any) -> T:
     return result
 
 
-def open_node(name: str = "node@localhost", **options: object) -> OpenNode:
+def open_node(name: str = "node@localhost", **options: Unpack[NodeKeywords]) -> OpenNode:
     """Open a node in a thread of its own, for ``async with`` in an asyncio program. The options are
     those of :func:`ergo_py.open_node`.
 

@@ -13,16 +13,16 @@
 import atexit
 import os
 import threading
-from collections.abc import Mapping
 from importlib import import_module
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final
+from typing import Final, Unpack
 from weakref import WeakSet
 
 import outcome
 import trio
 
+from .._core.node_lifecycle import NodeKeywords
 from .._core.runtime.bridge import Parker, wait_in_slices
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.info import ExitReport
@@ -39,12 +39,12 @@ _AT_EXIT = 5.0
 class OwnedNode(BlockingNode):
     """A node together with the thread its loop runs in. Close it, or use it with ``with``."""
 
-    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, options: NodeKeywords) -> None:
         self._up: Parker[outcome.Outcome[Node]] = Parker()
         self._over = threading.Event()
         self._is_unwanted = False
         self._thread = threading.Thread(
-            target=self._run, args=(name, dict(options)), name=f"ergo-loop {name}", daemon=True
+            target=self._run, args=(name, options), name=f"ergo-loop {name}", daemon=True
         )
         try:
             self._thread.start()
@@ -108,7 +108,7 @@ class OwnedNode(BlockingNode):
         """How the node came down; None while it is up."""
         return self._subject.exit_report
 
-    def _run(self, name: str, options: dict[str, Any]) -> None:
+    def _run(self, name: str, options: NodeKeywords) -> None:
         async def main() -> None:
             try:
                 context = open_async_node(name, **options)
@@ -163,7 +163,7 @@ import_module("concurrent.futures.thread")
 getattr(threading, "_register_atexit", atexit.register)(_close_forgotten)
 
 
-def open_node(name: str = "node@localhost", **options: object) -> OwnedNode:
+def open_node(name: str = "node@localhost", **options: Unpack[NodeKeywords]) -> OwnedNode:
     """Open a node whose loop runs in a background thread. The options are those of
     :func:`ergo_py.open_node`.
 

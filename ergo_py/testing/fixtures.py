@@ -4,11 +4,12 @@ shutdown. The pytest plugin's fixture uses the first.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final
+from typing import Final, Unpack
 
 import trio
 
 from .._core.metas.meta import Meta
+from .._core.node_lifecycle import NodeKeywords
 from .._core.vocabulary.errors import BadInputError, NotAllowedError
 from .._core.vocabulary.options import check_number
 from ..node import Node, open_node
@@ -17,7 +18,7 @@ from .leaks import LeakError, take_inventory
 
 __all__ = ["checked_node", "checked_nodes"]
 
-_DEFAULTS: Final[dict[str, Any]] = {"watchdog": None, "stop_timeout": 5.0}
+_DEFAULTS: Final[NodeKeywords] = {"watchdog": None, "stop_timeout": 5.0}
 """No watchdog: a test at a breakpoint is no blocked loop, and the watchdog does not see virtual
 time.
 """
@@ -29,7 +30,7 @@ async def checked_node(
     *,
     grace: float = 2.0,
     expect_crash: type[BaseException] | Sequence[type[BaseException]] = (),
-    **options: object,
+    **options: Unpack[NodeKeywords],
 ) -> AsyncIterator[Node]:
     """Open a node for a test. When the block has succeeded and the node is down, nothing may be
     left and no process may have crashed.
@@ -57,7 +58,7 @@ async def checked_nodes(
     *names: str,
     grace: float = 2.0,
     expect_crash: type[BaseException] | Sequence[type[BaseException]] = (),
-    **options: object,
+    **options: Unpack[NodeKeywords],
 ) -> AsyncIterator[tuple[Node, ...]]:
     """Open several nodes for a test, in this order, and check all of them as :func:`checked_node`
     does when they are down. The last node is closed first.
@@ -74,10 +75,11 @@ async def checked_nodes(
     expected = [ExpectedCrash(error, None, None) for error in _errors(expect_crash)]
     before = take_inventory()
     log = CrashLog(expected=expected)
+    given: NodeKeywords = {**_DEFAULTS, **options}
     nodes: list[Node] = []
     async with AsyncExitStack() as stack:
         for name in names:
-            node = await stack.enter_async_context(open_node(name, **{**_DEFAULTS, **options}))
+            node = await stack.enter_async_context(open_node(name, **given))
             node._kernel.lifetimes.watch_crashes(log)
             nodes.append(node)
         yield tuple(nodes)

@@ -1,10 +1,12 @@
 from dataclasses import FrozenInstanceError, fields
+from inspect import signature
 from math import inf, nan
 from typing import Any, get_type_hints
 
 import pytest
 
 from ergo_py import LOOP, Threads
+from ergo_py._core.node_lifecycle import NodeKeywords, open_node
 from ergo_py._core.vocabulary.envelopes import Divert, Overflow, Priority
 from ergo_py._core.vocabulary.errors import BadInputError
 from ergo_py._core.vocabulary.options import (
@@ -102,6 +104,15 @@ def test_every_keyword_is_checked_and_known_to_the_type_checkers(
 
     assert {row[0] for row in table} == set(names)
     assert list(get_type_hints(keywords)) == names
+
+
+def test_functions_that_hand_options_on_to_open_node_know_all_of_them() -> None:
+    parameters = signature(open_node).parameters
+
+    hinted = get_type_hints(open_node)
+    assert get_type_hints(NodeKeywords) == {
+        name: hinted[name] for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY
+    }
 
 
 GOOD: list[tuple[str, list[Any]]] = [
