@@ -1,7 +1,7 @@
 """`Actor`: the behaviour that most programs subclass."""
 
 from collections.abc import Awaitable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ._core.kernel import Kernel
 from ._core.processes.process import Process
@@ -20,6 +20,8 @@ from .service import Service
 from .streams.verbs import StreamVerbs
 
 __all__ = ["Actor"]
+
+A = TypeVar("A", bound="Actor")
 
 
 class Actor(StreamVerbs[M_contra], IdleVerbs[M_contra]):
@@ -98,7 +100,7 @@ class Actor(StreamVerbs[M_contra], IdleVerbs[M_contra]):
         found: Service = network.service(name, node, process)
         return found
 
-    def entity(self, kind: "type[Actor]", key: str) -> EntityHandle:
+    def entity(self, kind: type[A], key: str) -> EntityHandle[A]:
         """Return the address of an entity of this node. Messages sent through it carry this process
         as their sender. In an entity, ``self.send`` to it is stored with the callback's commit.
 

@@ -14,8 +14,8 @@ from ._core.verbs.common import check_timeout
 from ._core.vocabulary.envelopes import Priority
 from ._core.vocabulary.errors import BadInputError, ErgoError, NotAllowedError, ServiceGoneError
 from ._core.vocabulary.hints import did_you_mean
-from ._core.vocabulary.ids import PID, Alias
-from ._core.vocabulary.messages import Request
+from ._core.vocabulary.ids import PID, Alias, B_co
+from ._core.vocabulary.messages import Request, Untyped
 from ._core.vocabulary.public_names import show_under
 from ._core.vocabulary.reasons import NoProcess, Reason
 from .service import Service
@@ -43,6 +43,8 @@ __all__ = [
     "table_of_kind",
 ]
 
+B = TypeVar("B")
+Callee = TypeVar("Callee")
 R = TypeVar("R")
 
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
@@ -289,7 +291,7 @@ class EntityTable:
         self.keeping.want(address)
 
 
-class EntityHandle(Service):
+class EntityHandle(Service[B_co]):
     """The address of an entity. It is always valid: the first message wakes the entity.
 
     ``call`` and ``send`` work as those of a service. Messages to an entity that wakes up wait, and
@@ -341,18 +343,7 @@ class EntityHandle(Service):
     @overload
     async def call(
         self,
-        request: Request[R],
-        *,
-        timeout: float | None = 5.0,
-        priority: Priority = Priority.NORMAL,
-        retry: bool = False,
-        once: str | None = None,
-        fresh: bool = False,
-    ) -> R: ...
-    @overload
-    async def call(
-        self,
-        request: object,
+        request: Untyped | None,
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
@@ -360,6 +351,17 @@ class EntityHandle(Service):
         once: str | None = None,
         fresh: bool = False,
     ) -> Any: ...
+    @overload
+    async def call(
+        self: "EntityHandle[Callee]",
+        request: Request[R, Callee],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
+        once: str | None = None,
+        fresh: bool = False,
+    ) -> R: ...
     async def call(
         self,
         request: object,
@@ -436,10 +438,10 @@ class EntityHandle(Service):
 def find_entity(
     kernel: Kernel,
     tables: Mapping[type, EntityTable],
-    kind: type[Any],
+    kind: type[B],
     key: str,
     process: Process | None = None,
-) -> EntityHandle:
+) -> EntityHandle[B]:
     """The handle of an entity.
 
     Raises:

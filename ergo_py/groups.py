@@ -1,7 +1,7 @@
 """`Registry`: processes by keys of any kind. `Group`: processes that can be addressed together."""
 
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ._core.kernel import Kernel
 from ._core.processes.process import Process
@@ -17,22 +17,27 @@ from ._core.vocabulary.errors import (
     RelationExistsError,
     RelationUnknownError,
 )
-from ._core.vocabulary.ids import PID, Key, Target
-from ._core.vocabulary.messages import GroupJoined, GroupLeft
+from ._core.vocabulary.ids import PID, B_co, Key, Target
+from ._core.vocabulary.messages import GroupJoined, GroupLeft, Sent
 from ._core.vocabulary.options import check_name
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Unregistered
 
+if TYPE_CHECKING:
+    from ._core.verbs.behaviour import Behaviour
+
 __all__ = ["Group", "Registry"]
 
+B = TypeVar("B")
+M = TypeVar("M")
 T = TypeVar("T")
 
 
-class Entry(NamedTuple):
+class Entry(NamedTuple, Generic[B_co]):
     """An entry of a :class:`Registry`."""
 
     key: Any
-    pid: PID
+    pid: PID[B_co]
     value: Any
 
 
@@ -78,8 +83,9 @@ class _Handle:
         return taken
 
 
-class Registry(_Handle):
-    """A registry of processes by keys: ``users = node.registry("users")``.
+class Registry(_Handle, Generic[B_co]):
+    """A registry of processes by keys: ``users = node.registry("users")``. ``users:
+    Registry[User]`` says which class of processes it has.
 
     A key is any hashable value. A process may have any number of keys, each with a value. When a
     process ends, its keys are free, after its ``terminate`` and before its watchers are notified.
@@ -113,7 +119,7 @@ class Registry(_Handle):
     def __contains__(self, key: Hashable) -> bool:
         return key in self._table.entries
 
-    def register(self, key: Hashable, to: Target, value: object = None) -> None:
+    def register(self: "Registry[B]", key: Hashable, to: Target[B], value: object = None) -> None:
         """Register a process under a key, with a value. A process that has the key gets the new
         value.
 
@@ -147,12 +153,12 @@ class Registry(_Handle):
         if self._table.unique:
             self._kernel.links.tell_all(key, Unregistered())
 
-    def whereis(self, key: Hashable) -> PID | None:
+    def whereis(self, key: Hashable) -> PID[B_co] | None:
         """The process with a key; None if there is none. With duplicate keys, the first."""
         self._key(key)
         return self._run(lambda: next(iter(self._table.entries.get(key, ())), None))
 
-    def lookup(self, key: Hashable) -> list[Entry]:
+    def lookup(self, key: Hashable) -> list[Entry[B_co]]:
         """The entries of a key, the oldest first."""
         self._key(key)
         return self._run(
@@ -161,7 +167,7 @@ class Registry(_Handle):
             ]
         )
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[Entry[B_co]]:
         """All entries, the oldest key first."""
         return self._run(
             lambda: [
@@ -185,7 +191,7 @@ class Registry(_Handle):
             ]
         )
 
-    def address(self, key: Hashable) -> Key:
+    def address(self, key: Hashable) -> Key[B_co]:
         """The address of the process that has the key, now or later.
 
         Raises:
@@ -201,9 +207,9 @@ class Registry(_Handle):
         return self._key(key)
 
     def broadcast(
-        self,
+        self: "Registry[Behaviour[M]]",
         key: Hashable,
-        message: object,
+        message: Sent[M],
         *,
         sender: PID | None = None,
         priority: Priority = Priority.NORMAL,
@@ -217,12 +223,13 @@ class Registry(_Handle):
             )
         )
 
-    def _key(self, key: Hashable) -> Key:
+    def _key(self, key: Hashable) -> Key[B_co]:
         return Key(self.name, _checked("key", key), self._kernel.pid.node)
 
 
-class Group(_Handle):
-    """A process group: ``workers = node.group("workers")``.
+class Group(_Handle, Generic[B_co]):
+    """A process group: ``workers = node.group("workers")``. ``workers: Group[Worker]`` says which
+    class of processes it has.
 
     Its name is any hashable value. Processes join and leave; a process that ends leaves all its
     groups. A group without members takes no memory.
@@ -248,7 +255,7 @@ class Group(_Handle):
     def __contains__(self, pid: PID) -> bool:
         return pid in self._directory.groups.get(self._name, ())
 
-    def join(self, to: Target) -> bool:
+    def join(self: "Group[B]", to: Target[B]) -> bool:
         """Add a process. False if it is a member already.
 
         Raises:
@@ -278,13 +285,13 @@ class Group(_Handle):
         self._kernel.links.tell_group(self._name, GroupLeft(self._name, pid, Unregistered()))
         return True
 
-    def members(self) -> list[PID]:
+    def members(self) -> list[PID[B_co]]:
         """The members, in the order in which they joined."""
         return self._run(lambda: list(self._directory.groups.get(self._name, ())))
 
     def broadcast(
-        self,
-        message: object,
+        self: "Group[Behaviour[M]]",
+        message: Sent[M],
         *,
         sender: PID | None = None,
         priority: Priority = Priority.NORMAL,
@@ -304,7 +311,7 @@ class Group(_Handle):
             )
         )
 
-    def monitor(self, to: Target) -> list[PID]:
+    def monitor(self, to: Target) -> list[PID[B_co]]:
         """Let a process get ``GroupJoined`` and ``GroupLeft`` from now on, as messages. Returns the
         present members: no change is missed, and none is told twice.
 
@@ -314,7 +321,7 @@ class Group(_Handle):
         """
         return self._run(self._monitor, to)
 
-    def _monitor(self, to: Target) -> list[PID]:
+    def _monitor(self, to: Target) -> list[PID[B_co]]:
         if not self._directory.watch(self._name, self._find_owner(to)):
             raise RelationExistsError("monitor", self._name)
         return list(self._directory.groups.get(self._name, ()))

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Node", "open_node"]
 
+A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
 Callee = TypeVar("Callee")
 R = TypeVar("R")
@@ -131,7 +132,7 @@ class Node(kernel_node.Node, TaskVerbs):
         """
         return self._run(Service.find, self._kernel, name)
 
-    def entity(self, kind: type[Actor], key: str) -> EntityHandle:
+    def entity(self, kind: type[A], key: str) -> EntityHandle[A]:
         """Return the address of an entity of this node, which exists always: its first message
         wakes it. From any thread.
 
@@ -142,8 +143,8 @@ class Node(kernel_node.Node, TaskVerbs):
         return self._find_entity(kind, key)
 
     def _find_entity(
-        self, kind: type[Actor], key: str, process: Process | None = None
-    ) -> EntityHandle:
+        self, kind: type[A], key: str, process: Process | None = None
+    ) -> EntityHandle[A]:
         """The same, with the process that sends."""
         return self._run(find_entity, self._kernel, self._entities, kind, key, process)
 

@@ -4,7 +4,7 @@ while the child restarts.
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import trio
 from trio.lowlevel import current_task
@@ -30,19 +30,25 @@ from ._core.vocabulary.errors import (
     ServiceTimeoutError,
     TargetDownError,
 )
-from ._core.vocabulary.ids import PID, Alias, Ref
-from ._core.vocabulary.messages import Request, Why
+from ._core.vocabulary.ids import PID, Alias, B_co, Ref
+from ._core.vocabulary.messages import Request, Sent, Untyped, Why
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason, Shutdown
 from ._core.vocabulary.states import Operation
 
+if TYPE_CHECKING:
+    from ._core.verbs.behaviour import Behaviour
+
 __all__ = ["Service", "taken_from"]
 
+Callee = TypeVar("Callee")
+M = TypeVar("M")
 R = TypeVar("R")
 
 
-class Service:
-    """The address of a supervised child, independent of its current process.
+class Service(Generic[B_co]):
+    """The address of a supervised child, independent of its current process. ``stock:
+    Service[Stock] = node.service("stock")`` says which class of processes the child has.
 
     While the child runs, a send or call goes to its PID. While it restarts, messages and requests
     wait in a queue, and the successor gets them in order. Once the child is known not to come back,
@@ -93,13 +99,18 @@ class Service:
         return self._slot.name
 
     @property
-    def pid(self) -> PID | None:
+    def pid(self) -> PID[B_co] | None:
         """The current process; None while the child is down."""
         return self._slot.pid
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def send(self, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
+    def send(
+        self: "Service[Behaviour[M]]",
+        message: Sent[M],
+        *,
+        priority: Priority = Priority.NORMAL,
+    ) -> bool:
         """Send a message, or queue it for the successor. Never waits; may be used from any thread.
 
         Queued messages become dead letters if the child turns out not to come back.
@@ -171,7 +182,11 @@ class Service:
             self._router.dead_letters.add(self._sender, self.name, message, Why.NO_PROCESS)
 
     async def send_wait(
-        self, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = 5.0
+        self: "Service[Behaviour[M]]",
+        message: Sent[M],
+        *,
+        priority: Priority = Priority.NORMAL,
+        timeout: float | None = 5.0,
     ) -> bool:
         """Send a message, and wait while the child restarts or while its mailbox is full with the
         rule ``Overflow.WAIT``.
@@ -217,21 +232,21 @@ class Service:
     @overload
     async def call(
         self,
-        request: Request[R],
-        *,
-        timeout: float | None = 5.0,
-        priority: Priority = Priority.NORMAL,
-        retry: bool = False,
-    ) -> R: ...
-    @overload
-    async def call(
-        self,
-        request: object,
+        request: Untyped | None,
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
         retry: bool = False,
     ) -> Any: ...
+    @overload
+    async def call(
+        self: "Service[Callee]",
+        request: Request[R, Callee],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
+    ) -> R: ...
     async def call(
         self,
         request: object,
@@ -309,15 +324,19 @@ class Service:
     @overload
     def call_from_thread(
         self,
-        request: Request[R],
+        request: Untyped | None,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+    ) -> Any: ...
+    @overload
+    def call_from_thread(
+        self: "Service[Callee]",
+        request: Request[R, Callee],
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
     ) -> R: ...
-    @overload
-    def call_from_thread(
-        self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
-    ) -> Any: ...
     def call_from_thread(
         self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
     ) -> Any:

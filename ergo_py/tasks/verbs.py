@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from .._core.kernel import Kernel
 from .._core.processes.process import Process
@@ -15,6 +15,10 @@ from .function import Work, name_of, refuse_keywords
 from .handle import Task
 from .process import Runner, start_process
 from .stream import MapStream
+
+if TYPE_CHECKING:
+    from .._core.verbs.behaviour import Behaviour
+    from .handle import TaskResult
 
 __all__ = ["TaskVerbs"]
 
@@ -36,7 +40,7 @@ class TaskVerbs:
         timeout: float | None = None,
         dispatcher: Dispatcher | None = None,
         under: Target | None = None,
-        reply_to: Target | None = None,
+        reply_to: "Target[Behaviour[TaskResult[Any]]] | None" = None,
     ) -> Task[R]: ...
     @overload
     def run_task(
@@ -47,7 +51,7 @@ class TaskVerbs:
         timeout: float | None = None,
         dispatcher: Dispatcher | None = None,
         under: Target | None = None,
-        reply_to: Target | None = None,
+        reply_to: "Target[Behaviour[TaskResult[Any]]] | None" = None,
     ) -> Task[R]: ...
     def run_task(
         self,

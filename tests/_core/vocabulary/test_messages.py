@@ -188,6 +188,7 @@ def test_a_request_may_be_a_slotted_dataclass() -> None:
     request = Total(5)
 
     assert request == Total(5)
+    assert request.answer_with(7) == 7
     assert not hasattr(request, "__dict__")
 
 

@@ -52,12 +52,11 @@ class Clients:
                 self.passed[id] = other
             await trio.sleep(0.01)
 
-    async def until_done(self, key: str, request: Note | Pass, id: str | None) -> list[str]:
+    async def until_done(self, key: str, request: Note | Pass, id: str | None) -> list[str] | None:
         while True:
             try:
                 entity = self.node.entity(Ledger, key)
-                found: list[str] = await entity.call(request, once=id, timeout=2.0)
-                return found
+                return await entity.call(request, once=id, timeout=2.0)
             except ErgoError:
                 await trio.sleep(0.05)
 
@@ -65,7 +64,7 @@ class Clients:
         """Each acknowledged id is there once, and so is each that was passed on."""
         with trio.fail_after(120):
             while True:
-                ids = {key: await self.until_done(key, Note(), None) for key in KEYS}
+                ids = {key: await self.until_done(key, Note(), None) or [] for key in KEYS}
                 arrived = all(f"got {id}" in ids[to] for id, to in self.passed.items())
                 if arrived:
                     break
