@@ -139,7 +139,8 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         "run pipelines on the brokers that are installed (Redis, PostgreSQL, RabbitMQ, "
         "mosquitto), with ITEMS=100000 items and 51 kills of consumer, program and broker, and "
         "measure them beside the bare loop",
-        'ERGO_BROKERS="${ITEMS:-100000}" "$python" -m pytest tests/pipelines/brokers "$@"\n'
+        'ERGO_BROKERS="${ITEMS:-100000}" "$python" -m pytest tests/pipelines/brokers '
+        'tests/examples/test_cookbook.py "$@"\n'
         '"$python" -m benchmarks.broker_throughput',
     ),
     "sizing": Command(

@@ -1,0 +1,121 @@
+"""The programs of the cookbook: each starts without its broker, and handles items with it."""
+
+import os
+import runpy
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import ChildSpec, pipelines
+from ergo_py.pipelines import Pipeline, Sink
+from tests.examples.programs import EXAMPLES
+from tests.meta.owner import eventually
+from tests.pipelines.brokers.rigs import put
+from tests.pipelines.brokers.servers import missing, started
+from tests.support import process_of, running_node
+
+NOWHERE = "127.0.0.1:1"
+PROGRAMS = {
+    "postgres_jobs.py": ("psycopg", "jobs", f"host=127.0.0.1 port=1 dbname={NOWHERE}"),
+    "redis_clicks.py": ("redis", "clicks", f"redis://{NOWHERE}"),
+    "rabbitmq_orders.py": ("pika", "orders", f"amqp://guest:guest@{NOWHERE}/"),
+    "mqtt_readings.py": ("paho", "readings", f"mqtt://{NOWHERE}"),
+}
+"""The package of each program, the function that makes its children, and an address without a
+server.
+"""
+WITH_SERVERS = pytest.mark.skipif(
+    "ERGO_BROKERS" not in os.environ, reason="`python -m benchmarks brokers` starts the servers"
+)
+
+
+def children(program: str, address: str, folder: Path) -> list[ChildSpec]:
+    package, function, _ = PROGRAMS[program]
+    pytest.importorskip(package)
+    make: Callable[..., Any] = runpy.run_path(str(EXAMPLES / "cookbook" / program))[function]
+    more = [str(folder / "readings.db")] if program == "mqtt_readings.py" else []
+    made = make(address, *more)
+    return made if isinstance(made, list) else [made]
+
+
+def pipeline_of(node: Any, program: str) -> Pipeline:
+    found = process_of(node, node.whereis(PROGRAMS[program][1])).behaviour
+    assert isinstance(found, Pipeline)
+    return found
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_a_program_starts_without_its_broker_and_tells_why(
+    program: str, tmp_path: Path
+) -> None:
+    async with running_node() as node:
+        await node.supervise(children(program, PROGRAMS[program][2], tmp_path))
+        pipeline = pipeline_of(node, program)
+        await eventually(lambda: "Error" in str(pipeline.pipeline_facts()["lost"]))
+
+
+BODIES = {
+    "postgres": [b'{"order": 1, "price": 5, "count": 3}', b"{}"],
+    "redis": [b"/home", b"/home", b"/help"],
+    "rabbitmq": [b'{"amount": 3}', b'{"amount": 4}', b"no order"],
+    "mosquitto": [b"21.5", b"warm"],
+}
+SINKS = {
+    "postgres": ("postgres_jobs.py", "PostgresQueue", "jobs"),
+    "redis": ("redis_clicks.py", "RedisStream", "clicks"),
+    "rabbitmq": ("rabbitmq_orders.py", "AMQP", "orders"),
+    "mosquitto": ("mqtt_readings.py", "MQTT", "sensors/hall"),
+}
+
+
+@WITH_SERVERS
+@pytest.mark.parametrize("broker", SINKS)
+async def test_a_program_handles_the_items_of_its_broker(broker: str, tmp_path: Path) -> None:
+    if reason := missing(broker):
+        pytest.skip(reason)
+    program, kind, queue = SINKS[broker]
+    with started(broker) as server:
+        address = server.text("").split('"')[1]
+        async with running_node() as node:
+            await node.supervise(children(program, address, tmp_path))
+            pipeline = pipeline_of(node, program)
+            await eventually(lambda: not pipeline.pipeline_facts()["lost"])
+            sink: Sink = getattr(pipelines, kind)(address, queue)
+            await trio.to_thread.run_sync(put, sink, BODIES[broker])
+            await eventually(lambda: pipeline.figures().acknowledged == len(BODIES[broker]))
+            failed = pipeline.figures().failed
+            total = await node.inspect("billing") if broker == "rabbitmq" else {}
+        left = (
+            {name: server.left(name) for name in ("results", "dead-jobs")}
+            if (broker == "postgres")
+            else {}
+        )
+        clicks = clicks_at(address) if broker == "redis" else {}
+
+    rows = readings_in(tmp_path) if broker == "mosquitto" else []
+    assert (failed, total, left, clicks, rows) == {
+        "postgres": (1, {}, {"results": 1, "dead-jobs": 1}, {}, []),
+        "redis": (0, {}, {}, {b"/home": b"2", b"/help": b"1"}, []),
+        "rabbitmq": (1, {"total": "7"}, {}, {}, []),
+        "mosquitto": (1, {}, {}, {}, [("sensors/hall", 21.5)]),
+    }[broker]
+
+
+def clicks_at(address: str) -> dict[bytes, bytes]:
+    import redis
+
+    with redis.Redis.from_url(address) as client:
+        found: Any = client.hgetall("clicks-of-pages")
+    return dict(found)
+
+
+def readings_in(folder: Path) -> list[Any]:
+    file = sqlite3.connect(folder / "readings.db")
+    try:
+        return file.execute("select * from reading").fetchall()
+    finally:
+        file.close()
