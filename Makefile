@@ -127,8 +127,10 @@ site: $(DEV)
 demo: $(RUN)    ## Run the demonstration program
 	$(BIN)/python $(DEMO)
 
-build: .venv-release/.installed       ## Build wheel and sdist into dist
+# Each wheel is built from the sdist, so that nothing of this folder is in it by accident.
+build: .venv-release/.installed       ## Build the sdist, a wheel in pure Python and a wheel for this platform into dist
 	rm -rf dist
+	ERGO_PURE=1 .venv-release/bin/python -m build
 	.venv-release/bin/python -m build
 
 bench: $(DEV)   ## Measure, as ratios against peers and limits

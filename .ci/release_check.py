@@ -5,7 +5,7 @@
 DIST is the folder with the built files. It prints every problem, and exits with status 1 if there
 is any; `python -m benchmarks release-check` builds the files first. The addresses in
 pyproject.toml are needed for an upload only: a placeholder among them is a problem with --upload,
-and a reminder without. So are wheels that an index refuses.
+and a reminder without. The workflow `wheels` builds the wheels that an index takes.
 """
 
 import re
@@ -84,17 +84,6 @@ def placeholders(root: Path) -> Iterator[str]:
             yield f"the address {name} of pyproject.toml is the placeholder {address}"
 
 
-def wheels_that_an_index_refuses(dist: Path) -> Iterator[str]:
-    """Wheels with compiled code for the Linux of a single machine. Indexes take those that are
-    tagged for many (manylinux, musllinux).
-    """
-    for wheel in sorted(dist.glob("*-linux_*.whl")):
-        yield (
-            f"an index refuses {wheel.name}: `auditwheel repair` in a manylinux container tags it "
-            "for many systems, and `ERGO_PURE=1 make build` builds a wheel for all"
-        )
-
-
 def problems_of_repository(root: Path, version: str) -> Iterator[str]:
     """Uncommitted changes, and a tag at another commit."""
 
@@ -149,7 +138,7 @@ def main(arguments: list[str]) -> int:
         *problems_of_tree(ROOT),
         *problems_of_repository(ROOT, version),
         *problems_of_files(folders[0], version),
-        *([*addresses, *wheels_that_an_index_refuses(folders[0])] if for_upload else []),
+        *(addresses if for_upload else []),
     ]
     for problem in problems:
         sys.stdout.write(f"{problem}\n")
@@ -158,8 +147,7 @@ def main(arguments: list[str]) -> int:
     if problems:
         sys.stdout.write(f"{len(problems)} problems: {PACKAGE} {version} cannot be released yet\n")
         return 1
-    next_step = "twine upload dist/*" if for_upload else f"git tag -s v{version}"
-    sys.stdout.write(f"{PACKAGE} {version} can be released: {next_step}\n")
+    sys.stdout.write(f"{PACKAGE} {version} can be released: git tag -s v{version}\n")
     return 0
 
 

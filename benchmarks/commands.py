@@ -209,6 +209,14 @@ kept=docs/performance
         "take the pictures of the observer page for README and documentation, in Chromium",
         '"$python" -m tests.observe.page.pictures "$@"',
     ),
+    "test-wheels": Command(
+        "build the wheels, and install each into empty environments on every Python found here",
+        """
+make build
+.ci/test-wheels
+""",
+        ".venv-release",
+    ),
     "release-check": Command(
         "build wheel and sdist, and check that version, changelog and files are ready for a "
         "release; --upload checks the addresses, too",

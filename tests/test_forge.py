@@ -59,6 +59,35 @@ def test_every_command_of_the_workflow_exists() -> None:
     assert [command for command in commands if not is_known(command)] == []
 
 
+def test_the_workflow_of_the_wheels_builds_each_kind_and_publishes_tags_only() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    workflow = load(".github/workflows/wheels.yml")
+    jobs, runs = workflow["jobs"], {}
+    for name, job in jobs.items():
+        runs[name] = [step["run"] for step in job["steps"] if "run" in step]
+
+    built = settings["cibuildwheel"]["build"].split()
+    assert built == [f"cp{version.replace('.', '')}-*" for version in PYTHONS]
+    systems = jobs["platform"]["strategy"]["matrix"]["system"]
+    assert {system.partition("-")[0] for system in systems} == {"ubuntu", "macos"}
+    assert runs["platform"][-1] == "python -m cibuildwheel --output-dir dist"
+    assert runs["pure"] == ["make build", ".ci/test-wheels"]
+    assert all(map(is_known, runs["pure"]))
+    assert jobs["publish"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["needs"] == ["platform", "pure"]
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+@pytest.mark.parametrize("path", sorted((GITHUB / "workflows").glob("*.yml")), ids=lambda p: p.stem)
+def test_every_action_is_pinned_by_the_hash_of_its_commit(path: Path) -> None:
+    used = re.findall(r"uses: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert used
+    unpinned = [each for each in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", each)]
+    assert unpinned == []
+
+
 def test_the_local_run_of_the_checks_is_that_of_the_workflow() -> None:
     assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").endswith("exec make check\n")
 

@@ -105,16 +105,6 @@ def test_a_placeholder_address_stops_an_upload_and_is_a_reminder_before(
     )
 
 
-def test_a_wheel_for_this_machine_only_stops_an_upload(tmp_path: Path) -> None:
-    for system in ("linux_x86_64", "manylinux_2_28_x86_64", "macosx_11_0_arm64"):
-        (tmp_path / f"ergo_py-1.2.0-cp313-cp313-{system}.whl").touch()
-    (tmp_path / "ergo_py-1.2.0-py3-none-any.whl").touch()
-
-    (problem,) = check.wheels_that_an_index_refuses(tmp_path)
-
-    assert "linux_x86_64.whl: `auditwheel repair`" in problem
-
-
 def git(tree: Path, *arguments: str) -> None:
     who = ("-c", "user.name=Test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false")
     subprocess.run(["git", *who, *arguments], cwd=tree, check=True, capture_output=True)
