@@ -261,6 +261,7 @@ def make_parser() -> argparse.ArgumentParser:
     grammar.command(
         "new", "create a project: a supervised TCP service, with tests and types"
     ).add_argument("project", metavar="NAME", help="the name of its folder and package")
+    _add_demo(grammar)
     _for_programs(grammar.command("nodes", "list the nodes that offer a control socket"))
     _add_looks_at_all(grammar)
     _add_entities(grammar)
@@ -307,6 +308,16 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def _options_of(command: argparse.ArgumentParser) -> list[str]:
     return re.findall(r"--[a-z-]+", command.format_usage())
+
+
+def _add_demo(grammar: _Grammar) -> None:
+    command = grammar.command(
+        "demo", "run simulated devices under supervision, and show them on the observer page"
+    )
+    command.add_argument(
+        "--no-browser", dest="browser", action="store_false", help="print the address only"
+    )
+    command.add_argument("--port", type=_port, default=0, help="of the page; any free one else")
 
 
 def _add_simulate(grammar: _Grammar) -> None:

@@ -75,6 +75,10 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
         from .scaffold.project import new  # noqa: PLC0415 - no other command needs it
 
         return new
+    if name == "demo":
+        from .demo.command import demo  # noqa: PLC0415 - it imports the kernel
+
+        return demo
     if name == "simulate":
         from .local_node import simulate  # noqa: PLC0415 - it imports the kernel
 

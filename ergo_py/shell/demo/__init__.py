@@ -1,0 +1,1 @@
+"""``ergo demo``: a program with simulated devices, and its observer page."""

@@ -1,0 +1,96 @@
+"""`demo`: runs simulated devices, an intake, entities, worker nodes and the observer page."""
+
+import argparse
+import sys
+import webbrowser
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import trio
+
+from ..._core.vocabulary.errors import BadInputError
+from ...node import Node
+from ...observe.embedded_page import Observe
+from ...program import run
+from ...supervision.specs import ChildSpec, Strategy, SupervisorSpec
+from ...supervision.supervisor import Supervisor
+from ..exit_codes import Leave, Status
+from .plant import Device, Intake, Ledger, Reading
+
+__all__ = ["demo"]
+
+_DEVICES: Final = ("boiler", "pump", "valve", "turbine", "moody")
+_STORY: Final = """\
+Five devices send readings over UDP; the device moody fails every ten seconds, and its supervisor
+starts it again. On the page, open a process in Tree and press Kill: see who comes back, and who
+does not notice. Kill intake: the devices, which depend on it, start again, too.{more}
+Ctrl-C ends all of it."""
+_DURABLE: Final = """
+Kill worker-1: its program ends, and another takes its place. Entities has the stored readings."""
+_MISSING: Final = """
+`pip install 'ergo_py[network]'` adds entities and worker nodes to it."""
+
+
+def demo(options: argparse.Namespace) -> None:
+    """Run until Ctrl-C.
+
+    Raises:
+        Leave: the port is taken.
+    """
+    with TemporaryDirectory(prefix="ergo-demo-") as folder:
+        try:
+            _run(options, Path(folder))
+        except (BadInputError, OSError) as error:
+            raise Leave(Status.USAGE, str(error)) from None
+
+
+def _run(options: argparse.Namespace, folder: Path) -> None:
+    page = Observe(options.port, permit="look,act")
+    settings: dict[str, Any] = {}
+    others = [ChildSpec("ledger", Ledger)]
+    take, more = _count, _MISSING
+    if find_spec("msgspec") is not None:
+        from . import durable_part  # noqa: PLC0415 - it needs an extra
+
+        settings["network"] = network = durable_part.make_network(folder)
+        others = durable_part.children(network, folder)
+        take, more = durable_part.take, _DURABLE
+    devices = [
+        ChildSpec("intake", Intake, take),
+        *(ChildSpec(name, Device, name, name == "moody") for name in _DEVICES),
+    ]
+
+    async def main(node: Node) -> None:
+        _tell(page.url)
+        # A device has the address of its intake from the start: it starts again with the intake.
+        plant = SupervisorSpec(devices, strategy=Strategy.REST_FOR_ONE, intensity=1000)
+        await node.supervise([*others, ChildSpec("plant", Supervisor, plant)], intensity=1000, name="root")
+        _tell(_STORY.format(more=more))
+        if options.browser:
+            await trio.to_thread.run_sync(_open, page.url)
+        await trio.sleep_forever()
+
+    run(main, name="demo@demo", control="look,act", beside=[page], log_level="off", **settings)
+
+
+def _tell(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _count(intake: Intake, reading: Reading) -> None:
+    intake.send("ledger", reading)
+
+
+def _open(url: str) -> None:
+    """Open the page in a browser, if there is one. A browser of the terminal would hide the
+    story.
+    """
+    try:
+        found = webbrowser.get()
+    except webbrowser.Error:
+        return
+    if not isinstance(found, webbrowser.GenericBrowser):
+        found.open(url)

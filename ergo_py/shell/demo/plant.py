@@ -1,0 +1,101 @@
+"""The processes of the demonstration: devices that send readings over UDP, and the intake."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ..._core.vocabulary.ids import PID, Alias
+from ..._core.vocabulary.messages import Request
+from ...actor import Actor
+from ...meta.sockets.datagrams import UDP
+from ...meta.sockets.messages import Endpoint
+from ...meta.sockets.udp import UDPClient, UDPServer
+
+__all__ = ["Device", "Intake", "Ledger", "Reading", "Where"]
+
+PERIOD: Final = 0.5
+"""Seconds between two readings of a device."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value that a device has measured."""
+
+    device: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Where(Request[Endpoint]):
+    """The address at which the intake takes datagrams."""
+
+
+class Intake(Actor):
+    """Owns the socket of the readings, and hands each reading on."""
+
+    def __init__(self, take: Callable[["Intake", Reading], object]) -> None:
+        self.take = take
+        self.server = UDPServer()
+
+    async def init(self) -> None:
+        """Open the socket, on loopback."""
+        await self.spawn_meta(self.server)
+
+    def handle_call(self, request: Where, caller: object) -> Endpoint | None:
+        """Tell the address."""
+        return self.server.local
+
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        """Hand a reading on. A datagram that is no reading crashes the intake."""
+        match message:
+            case UDP.Data(data=data):
+                device, value = data.decode().split()
+                self.take(self, Reading(device, float(value)))
+
+
+class Device(Actor):
+    """Measures a temperature twice a second, and sends it. A moody device fails at times."""
+
+    def __init__(self, device: str, is_moody: bool) -> None:
+        self.device = device
+        self.is_moody = is_moody
+        self.draws = random.Random(device)
+        self.sent = 0
+
+    async def init(self) -> None:
+        """Open a socket of its own to the intake, and begin to measure."""
+        host, port = await self.call("intake", Where(), timeout=10)
+        self.socket = await self.spawn_meta(UDPClient(host, port))
+        self.send_after(PERIOD * self.draws.random(), self.pid, "measure")
+
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        """Measure."""
+        if message != "measure":
+            return
+        self.send_after(PERIOD, self.pid, "measure")
+        self.sent += 1
+        if self.is_moody and self.sent % 20 == 0:
+            raise OSError(f"{self.device}: the sensor does not answer")
+        value = 20 + 5 * math.sin(self.sent / 10) + self.draws.random()
+        self.send(self.socket, UDP.Send(f"{self.device} {value:.2f}".encode()))
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """How many readings it has sent."""
+        return {"sent": str(self.sent)}
+
+
+class Ledger(Actor):
+    """Counts readings, for an installation without entities."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def handle_message(self, message: Reading, sender: PID | Alias) -> None:
+        """Count a reading."""
+        self.counts[message.device] = self.counts.get(message.device, 0) + 1
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """The readings of each device."""
+        return {device: str(count) for device, count in self.counts.items()}

@@ -1,0 +1,87 @@
+"""``ergo demo`` as a program: its page answers, and Ctrl-C ends all of it. The plant alone: a killed
+intake takes its devices along, and a device that fails comes back.
+"""
+
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ergo_py import ChildSpec, Strategy
+from ergo_py.shell.demo.plant import Device, Intake, Reading
+from ergo_py.shell.exit_codes import Status
+from tests.control.rig import runtime_directory
+from tests.meta.wires import until
+from tests.support import running_node
+
+__all__ = ["runtime_directory"]
+
+
+def test_the_page_of_the_demonstration_answers_until_ctrl_c(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "ergo_py", "demo", "--no-browser"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        try:
+            assert program.stdout is not None
+            address = program.stdout.readline().strip()
+            page, secret = address.split("#token=")
+            with urllib.request.urlopen(page) as answer:
+                text = answer.read().decode()
+            story = ""
+            while "Ctrl-C" not in story:
+                story += program.stdout.readline()
+        finally:
+            program.send_signal(signal.SIGINT)
+        assert program.stderr is not None
+        err = program.stderr.read()
+
+    assert urlsplit(page).hostname == "127.0.0.1"
+    assert len(secret) >= 16
+    assert "<title>ergo observe</title>" in text
+    assert "press Kill" in story
+    assert (program.returncode, err) == (Status.DONE, "")
+
+
+async def test_a_killed_intake_starts_again_with_its_devices() -> None:
+    heard: list[Reading] = []
+    plant = [
+        ChildSpec("intake", Intake, lambda _, reading: heard.append(reading)),
+        ChildSpec("pump", Device, "pump", False),
+    ]
+    async with running_node() as node:
+        await node.supervise(plant, strategy=Strategy.REST_FOR_ONE)
+        before = [node.whereis(name) for name in ("intake", "pump")]
+        await until(lambda: bool(heard))
+
+        node.kill("intake")
+        await until(
+            lambda: not {node.whereis(name) for name in ("intake", "pump")} & {None, *before}
+        )
+        heard.clear()
+        await until(lambda: bool(heard))
+
+        assert {reading.device for reading in heard} == {"pump"}
+
+
+async def test_a_moody_device_fails_and_comes_back() -> None:
+    async with running_node() as node:
+        await node.supervise(
+            [
+                ChildSpec("intake", Intake, lambda _, reading: reading),
+                ChildSpec("moody", Device, "moody", True),
+            ]
+        )
+        first = node.whereis("moody")
+
+        for _ in range(20):
+            node.send("moody", "measure")
+        await until(lambda: node.whereis("moody") not in (None, first))
+
+        (crash,) = node.crashes()
+        assert "the sensor does not answer" in str(crash.reason)
