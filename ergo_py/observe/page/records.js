@@ -13,7 +13,7 @@ export class Crashes extends Record {
 	}
 
 	show({ crashes }) {
-		if (!crashes?.length) return put(this.body, empty("No crash", "Since its start, no process of this node has failed."));
+		if (!crashes?.length) return put(this.body, empty("No crash", "No process of this node has failed."));
 		const groups = new Map();
 		for (const crash of crashes) {
 			const key = crash.group ?? crash.key;
