@@ -57,16 +57,21 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
         settings["network"] = network = durable_part.make_network(folder)
         others = durable_part.children(network, folder)
         take, more = durable_part.take, _DURABLE
-    devices = [
-        ChildSpec("intake", Intake, take),
-        *(ChildSpec(name, Device, name, name == "moody") for name in _DEVICES),
-    ]
+    devices = SupervisorSpec(
+        [ChildSpec(name, Device, name, name == "moody") for name in _DEVICES], intensity=1000
+    )
+    # A device has the address of its intake from the start: it starts again with the intake.
+    plant = SupervisorSpec(
+        [ChildSpec("intake", Intake, take), ChildSpec("devices", Supervisor, devices)],
+        strategy=Strategy.REST_FOR_ONE,
+        intensity=1000,
+    )
 
     async def main(node: Node) -> None:
         _tell(page.url)
-        # A device has the address of its intake from the start: it starts again with the intake.
-        plant = SupervisorSpec(devices, strategy=Strategy.REST_FOR_ONE, intensity=1000)
-        await node.supervise([*others, ChildSpec("plant", Supervisor, plant)], intensity=1000, name="root")
+        await node.supervise(
+            [*others, ChildSpec("plant", Supervisor, plant)], intensity=1000, name="root"
+        )
         _tell(_STORY.format(more=more))
         if options.browser:
             await trio.to_thread.run_sync(_open, page.url)
