@@ -1,5 +1,5 @@
-"""``ergo demo`` as a program: its page answers, and Ctrl-C ends all of it. The plant alone: a killed
-intake takes its devices along, and a device that fails comes back.
+"""``ergo demo`` as a program: its page answers, and Ctrl-C ends all of it. The plant: a killed intake
+takes its devices along, and a device that fails comes back.
 """
 
 import signal
