@@ -1,4 +1,4 @@
-"""``ergo demo`` as a program: its page answers, and Ctrl-C ends all of it. The plant: a killed intake
+"""``ergo demo`` as a program: its page answers, and Ctrl-C ends it. The plant: a killed intake
 takes its devices along, and a device that fails comes back.
 """
 
