@@ -70,6 +70,7 @@ FOREIGN: Final = {
         "client.on_message",
         "client.on_publish",
         "client.on_subscribe",
+        "client.on_unsubscribe",
         "labels.UserProperty",
         "wishes.ReceiveMaximum",
         "wishes.SessionExpiryInterval",

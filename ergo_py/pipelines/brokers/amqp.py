@@ -102,10 +102,13 @@ class AMQP(Broker[pika.BlockingConnection]):
         self.wait(0.0)
 
     def ack(self, items: list[Item]) -> None:
-        """Acknowledge items."""
+        """Acknowledge items, and wait until the broker has read that."""
         for item in self.of_this_opening(items):
             _, channel, tag = item.receipt
             channel.basic_ack(tag)
+        if self._consumer is not None:
+            # An acknowledgement has no answer. This has one, which comes after it.
+            self._consumer.basic_qos(prefetch_count=self._prefetch)
 
     def fail(self, items: list[Item], error: Exception) -> None:
         """Give items back to the queue."""

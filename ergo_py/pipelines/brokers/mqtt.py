@@ -22,6 +22,8 @@ __all__ = ["MQTT"]
 
 _FOREVER: Final = 0xFFFFFFFF
 """The session does not expire."""
+_NO_TOPIC: Final = "ergo_py/none"
+"""A topic that no session subscribes."""
 _KEEP_ALIVE: Final = 15
 """Seconds after which paho pings; after as many without an answer, the connection is lost."""
 
@@ -98,6 +100,7 @@ class MQTT(Broker[_Link]):
             client.tls_set()
         client.on_connect = lambda *call: self._answers.append(call[3])
         client.on_subscribe = lambda *call: self._answers.extend(call[3])
+        client.on_unsubscribe = lambda *call: self._answers.extend(call[3])
         client.on_message = self._find
         client.on_publish = self._confirm
         wishes = _properties(PacketTypes.CONNECT)
@@ -149,11 +152,17 @@ class MQTT(Broker[_Link]):
             self.link.turn(0.0)
 
     def ack(self, items: list[Item]) -> None:
-        """Acknowledge items."""
-        for item in self.of_this_opening(items):
+        """Acknowledge items, and wait until the broker has read that."""
+        current = self.of_this_opening(items)
+        for item in current:
             _, mid, qos = item.receipt
             self.link.check(self.link.client.ack(mid, qos))
-        self._wait_until(lambda: not self.link.client.want_write())
+        if current:
+            # An acknowledgement has no answer, and a new connection of the session would overtake
+            # it. The broker answers the next packet after it: one that changes nothing.
+            self.link.client.unsubscribe(_NO_TOPIC)
+            self._wait_until(lambda: bool(self._answers))
+            self._answers.clear()
 
     def handle_batch(self, items: list[Item]) -> None:
         """Publish items, and wait until the broker has acknowledged all of them."""

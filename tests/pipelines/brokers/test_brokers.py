@@ -39,6 +39,26 @@ def test_a_broker_keeps_the_rule(rule: SourceRule, broker: tuple[str, BrokerServ
     rule(Rig(broker[1], rule.__name__))
 
 
+def test_the_broker_has_an_acknowledgement_when_ack_returns(
+    broker: tuple[str, BrokerServer],
+) -> None:
+    """Otherwise a kill would deliver more items again than the bound."""
+    rig = Rig(broker[1], "at_once")
+    rig.put([b"%d" % number for number in range(20)])
+    source = rig.source()
+    source.open()
+    left = 20
+    while left:
+        items = source.take(7)
+        if items:
+            source.ack(items)
+            left -= len(items)
+            assert rig.left() == left
+        else:
+            source.wait(0.05)
+    source.close()
+
+
 PROGRAM = """
 import sys
 import trio

@@ -1,0 +1,87 @@
+"""`PostgresListen`: notifications of PostgreSQL, with psycopg."""
+
+import os
+import select
+from collections import deque
+from typing import Any, Unpack
+
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.public_names import show_public_names
+from .bridge import DeviceBridge, DeviceKeywords
+
+try:
+    import psycopg
+    from psycopg import sql
+except ImportError as error:  # also a psycopg that finds no libpq
+    text = "PostgresListen needs psycopg; install it with: pip install 'ergo_py[postgres]'"
+    raise ModuleNotFoundError(text, name="psycopg") from error
+
+__all__ = ["PostgresListen"]
+
+
+class PostgresListen(DeviceBridge):
+    """Channels of PostgreSQL. `DeviceData` has the ``psycopg.Notify`` of each notification, with
+    its ``channel`` and ``payload``; `DeviceSend` takes a channel and a text. The server keeps no
+    notifications for a session that is gone: those of a gap are lost, and `DeviceLost` tells the
+    gap. The items of a `PostgresQueue` are not lost.
+
+    Args:
+        conninfo: the database, such as ``"host=db dbname=shop"``.
+        channels: the names of the channels to listen to.
+        options: those of `DeviceBridge`.
+    """
+
+    kind = "postgres"
+    lost_by = (psycopg.OperationalError, OSError)
+
+    def __init__(self, conninfo: str, *channels: str, **options: Unpack[DeviceKeywords]) -> None:
+        super().__init__(**options)
+        self._conninfo, self._channels = conninfo, channels
+
+    def open(self) -> None:
+        """Connect, and listen."""
+        self._heard: deque[psycopg.Notify] = deque()
+        self._session: psycopg.Connection[Any] = psycopg.connect(
+            self._conninfo, autocommit=True, connect_timeout=5
+        )
+        try:
+            for channel in self._channels:
+                self._session.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+        except BaseException:
+            self._session.close()
+            raise
+        self._bell, self._ring = os.pipe()
+        os.set_blocking(self._ring, False)
+
+    def read(self) -> object:
+        """The next notification; None after ``wake``, or if the server has sent something else."""
+        # First those that psycopg has: they may have come with the answer to a write.
+        if not self._heard:
+            self._heard.extend(self._session.notifies(timeout=0))
+        if self._heard:
+            return self._heard.popleft()
+        ready, _, _ = select.select([self._session.fileno(), self._bell], [], [])
+        if self._bell in ready:
+            os.read(self._bell, 1000)
+        return None
+
+    def write(self, data: object) -> None:
+        """Notify all sessions that listen to the channel."""
+        match data:
+            case (str(channel), str(text)):
+                self._session.execute("select pg_notify(%s, %s)", (channel, text))
+            case _:
+                raise BadInputError("DeviceSend", data, 'a channel and a text: ("prices", "42")')
+
+    def wake(self) -> None:
+        """Make ``read`` return."""
+        os.write(self._ring, b"!")
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._session.close()
+        os.close(self._bell)
+        os.close(self._ring)
+
+
+show_public_names(__name__)
