@@ -2,7 +2,7 @@
 calls to the new program, which serves them with `serve_forwarded`, in their order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING
@@ -28,11 +28,12 @@ __all__ = ["ForwardingProcess", "Link", "serve_forwarded"]
 class Link:
     """The way from the moved processes of the old program to the new program."""
 
-    def __init__(self, channel: Channel, types: "MessageTypes") -> None:
+    def __init__(self, channel: Channel, types: "Mapping[str, MessageTypes]") -> None:
         self._channel = channel
         self._types = types
+        """The codecs of the processes, by name."""
         self._numbers = count()
-        self._asked: dict[int, Caller] = {}
+        self._asked: dict[int, tuple[Caller, MessageTypes]] = {}
         """The calls that the new program has not answered yet."""
 
     async def send(self, name: str, message: object) -> None:
@@ -42,7 +43,7 @@ class Link:
             TypeError: a part of the message has no encoding.
             OSError: the new program has ended.
         """
-        await self._channel.say({"message": name}, body=self._types.encode(message))
+        await self._channel.say({"message": name}, body=self._types[name].encode(message))
 
     async def call(self, name: str, request: object, caller: Caller) -> None:
         """Forward a call, which the answer of the new program settles.
@@ -51,8 +52,9 @@ class Link:
             TypeError: a part of the request has no encoding.
             OSError: the new program has ended.
         """
-        body, number = self._types.encode(request), next(self._numbers)
-        self._asked[number] = caller
+        types, number = self._types[name], next(self._numbers)
+        body = types.encode(request)
+        self._asked[number] = caller, types
         try:
             await self._channel.say({"call": name, "number": number}, body=body)
         except BaseException:
@@ -62,11 +64,12 @@ class Link:
     async def pass_answers(self, kernel: Kernel) -> None:
         """Pass the answers to the callers, until the new program has ended."""
         while line := await self._channel.hear():
-            caller = self._asked.pop(_number(line.get("answer")), None)
-            if caller is None:
+            number = _number(line.get("answer"))
+            if number not in self._asked:
                 continue
+            caller, types = self._asked.pop(number)
             try:
-                value, has_failed = self._types.decode(line["body"]), bool(line.get("has_failed"))
+                value, has_failed = types.decode(line["body"]), bool(line.get("has_failed"))
             except Exception as error:  # of a type that is not listed here
                 value, has_failed = error, True
             if has_failed:
@@ -74,7 +77,7 @@ class Link:
             else:
                 kernel.calls.reply(caller, value, None)
         asked, self._asked = self._asked, {}
-        for caller in asked.values():
+        for caller, _ in asked.values():
             caller.settle(None, TargetDownError(caller.to, caller.request, NoProcess()))
 
 
@@ -121,7 +124,7 @@ class _ForwardedCaller(Caller):
     messages keep their order.
     """
 
-    __slots__ = ("_answer", "asked")
+    __slots__ = ("_answer", "asked", "types")
 
     def __init__(
         self,
@@ -129,11 +132,13 @@ class _ForwardedCaller(Caller):
         asked: int,
         to: str,
         request: object,
+        types: "MessageTypes",
         answer: "Callable[[_ForwardedCaller], None]",
     ) -> None:
         super().__init__(kernel.pid, next(kernel.router.references), to, request)
         self.asked = asked
         """The number of the call in the old program."""
+        self.types = types
         self._answer = answer
 
     def awaken(self) -> None:
@@ -141,17 +146,21 @@ class _ForwardedCaller(Caller):
         self._answer(self)
 
 
-async def serve_forwarded(kernel: Kernel, channel: Channel, types: "MessageTypes") -> None:
-    """Serve the forwarded messages and calls, until the old program has ended."""
+async def serve_forwarded(
+    kernel: Kernel, channel: Channel, types: "Mapping[str, MessageTypes]"
+) -> None:
+    """Serve the forwarded messages and calls, until the old program has ended. ``types`` are the
+    codecs of the processes, by name.
+    """
     put, answers = trio.open_memory_channel[_ForwardedCaller](inf)
 
     async def answer() -> None:
         async for caller in answers:
             has_failed = caller.error is not None
             try:
-                body = types.encode(caller.error if has_failed else caller.value)
+                body = caller.types.encode(caller.error if has_failed else caller.value)
             except TypeError as error:  # the answer has no encoding
-                body, has_failed = types.encode(error), True
+                body, has_failed = caller.types.encode(error), True
             line = {"answer": caller.asked, "has_failed": has_failed}
             try:
                 await channel.say(line, body=body)
@@ -160,12 +169,13 @@ async def serve_forwarded(kernel: Kernel, channel: Channel, types: "MessageTypes
 
     def serve(line: Line) -> None:
         if "message" in line:
-            to, message = str(line["message"]), types.decode(line["body"])
+            to = str(line["message"])
+            message = types[to].decode(line["body"])
             kernel.router.send(kernel.pid, to, message, Priority.NORMAL)
         elif "call" in line:
-            to, request = str(line["call"]), types.decode(line["body"])
-            number = _number(line.get("number"))
-            caller = _ForwardedCaller(kernel, number, to, request, put.send_nowait)
+            to, number = str(line["call"]), _number(line.get("number"))
+            request = types[to].decode(line["body"])
+            caller = _ForwardedCaller(kernel, number, to, request, types[to], put.send_nowait)
             kernel.calls.begin(caller, Priority.NORMAL)
 
     async with trio.open_nursery() as nursery:

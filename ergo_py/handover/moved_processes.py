@@ -7,6 +7,7 @@ of the old program, which go on until their work is done. If the successor fails
 resumed, and has lost nothing.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
@@ -48,14 +49,17 @@ _LAST: Final = 5.0
 """
 
 
-def _types_of(kernel: Kernel) -> "MessageTypes":
-    """The codec of states: plain values, and the types that the network of the node lists."""
-    network = cast("Network | None", kernel.router.remote)
-    if network is not None:
-        return network.types
+def _types_of(process: Process) -> "MessageTypes":
+    """The codec of a process: plain values, the types of the module that defines its class, and
+    those that the network of the node lists. Each process has its own, since classes of several
+    modules may have the same name.
+    """
     from ..network.messages.message_types import MessageTypes  # noqa: PLC0415 - needs msgspec
 
-    return MessageTypes(is_limited=False)
+    network = cast("Network | None", process.router.remote)
+    module = sys.modules.get(type(process.behaviour_itself).__module__)
+    listed = [] if network is None else network.types.listed
+    return MessageTypes([*([] if module is None else [module]), *listed], is_limited=False)
 
 
 def _with_callback(kernel: Kernel, name: str) -> dict[str, Process]:
@@ -78,6 +82,8 @@ class Leaving:
         self._kernel = kernel
         self._moving: dict[str, Process] = {}
         """The processes that are suspended."""
+        self._types: dict[str, MessageTypes] = {}
+        """The codec of each."""
         self._link: Link | None = None
         """The way to the successor, once it has taken over."""
         self.fresh: list[str] = []
@@ -110,7 +116,8 @@ class Leaving:
             try:
                 state = await self._ask(process, _give)
                 self._moving[name] = process
-                states[name] = encoded = _types_of(self._kernel).encode(state)
+                types = self._types[name] = _types_of(process)
+                states[name] = encoded = types.encode(state)
                 if len(encoded) > LARGEST:
                     raise ValueError(f"it has {len(encoded)} bytes; allowed are {LARGEST}")
                 del busy[name]
@@ -157,7 +164,7 @@ class Leaving:
         """
         if not self._moving:
             return
-        self._link = link = Link(channel, _types_of(self._kernel))
+        self._link = link = Link(channel, self._types)
         for name, process in self._moving.items():
             await self._ask_suspended(process, partial(_leave, name, link))
 
@@ -258,8 +265,8 @@ class Arriving:
         found, kernel = _with_callback(self._kernel, "take_over"), self._kernel
         for name, state in states.items():
             try:
-                request = partial(_take, _types_of(kernel).decode(state))
                 process = found[name]
+                request = partial(_take, _types_of(process).decode(state))
                 await ask(kernel, kernel.pid, process, process.id, "take_over", request, None)
             except Exception as error:  # the process has ended, or take_over has raised: any error
                 raise NotAllowedError(
@@ -269,8 +276,10 @@ class Arriving:
 
     async def serve(self, channel: Channel) -> None:
         """Serve the messages that the predecessor forwards, until it has ended."""
-        if self.names():
-            await serve_forwarded(self._kernel, channel, _types_of(self._kernel))
+        found = _with_callback(self._kernel, "take_over")
+        if found:
+            types = {name: _types_of(process) for name, process in found.items()}
+            await serve_forwarded(self._kernel, channel, types)
 
 
 async def _take(state: object, process: Process, caller: Caller) -> None:

@@ -18,6 +18,8 @@ __all__ = ["NextVersion"]
 
 _LATE: Final = "the next version did not ask for the hand-over within {:g} s"
 
+_LOOK: Final = 0.05
+"""Seconds between two looks whether the next version has ended."""
 _GRACE: Final = 5.0
 """Seconds that a late version has to stop by itself."""
 
@@ -51,12 +53,7 @@ class NextVersion:
             await client.say({"failed": "another upgrade is under way"})
             return
         try:
-            process = await trio.lowlevel.open_process(
-                self._command,
-                cwd=self._directory,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-            )
+            process = await trio.to_thread.run_sync(self._start)
         except OSError as error:
             await client.say({"failed": f"the next version cannot be started: {error}"})
             return
@@ -73,18 +70,32 @@ class NextVersion:
                 await client.say({"failed": _LATE.format(patience)})
         finally:
             self._tell = None
+            if process.returncode is None:
+                # Python would warn about a process that still runs: it outlives this program.
+                process.returncode = 0
 
-    async def _await_end(self, process: trio.Process) -> None:
-        status = await process.wait()
-        self.report({"failed": f"the next version has ended with status {status}"})
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            self._command, cwd=self._directory, env=self._environ, stdin=subprocess.DEVNULL
+        )
+
+    async def _await_end(self, process: "subprocess.Popen[bytes]") -> None:
+        await _wait(process)
+        self.report({"failed": f"the next version has ended with status {process.returncode}"})
 
 
-async def _end(process: trio.Process) -> None:
+async def _wait(process: "subprocess.Popen[bytes]") -> None:
+    """Wait until a process has ended."""
+    while process.poll() is None:  # noqa: ASYNC110 - not all systems tell by an event
+        await trio.sleep(_LOOK)
+
+
+async def _end(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     with trio.move_on_after(_GRACE):
-        await process.wait()
+        await _wait(process)
     process.kill()
-    await process.wait()
+    await _wait(process)
 
 
 def _directory() -> str:

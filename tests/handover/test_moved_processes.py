@@ -32,6 +32,7 @@ from ergo_py.network import Local, RemoteError
 from examples.guide.moved_state import Visits
 from tests.actors import LogKeeper
 from tests.handover.test_succession import named, place, predecessor
+from tests.network.pairs import Total
 from tests.support import running_node
 
 __all__ = ["named", "place"]
@@ -39,7 +40,7 @@ __all__ = ["named", "place"]
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-    """A state of a type that a network lists."""
+    """A state of a type that the module of the process defines."""
 
     total: int
 
@@ -67,6 +68,8 @@ class Counter(Actor):
             raise Reject(request)
         if request is None:
             return object()
+        if isinstance(request, Sum):
+            return Sum(self.total + request.total)
         self.total += request
         return self.total
 
@@ -181,6 +184,7 @@ async def test_a_process_moves_with_its_state_and_its_messages(
             await new.node.resume("counter")
         assert answers == [40]
         assert await new.node.call("counter", "seen") == [10, 20]
+        assert await old.node.call("counter", Sum(1)) == Sum(41)
         with pytest.raises(ValueError, match="refused"):
             await old.node.call("counter", ValueError("refused"))
         with pytest.raises(RemoteError, match="object cannot travel"):
@@ -223,16 +227,20 @@ async def test_a_call_to_a_moved_process_fails_when_the_next_program_has_ended(
 
 
 async def test_a_state_may_be_large_and_of_listed_types(place: Path) -> None:
-    large, types = "x" * 1_000_000, [Sum]
+    large = "x" * 1_000_000
     many = {number: number for number in range(10_000)}
     async with old_program(counter(lambda total: (total, large, many))) as (old, start):
         old.node.send("counter", 5)
         new = await start(counter(int, lambda state: state[0] + len(state[1]) + len(state[2])))
         await old.has_ended.wait()
         assert await new.node.call("counter", "total") == 1_010_005
-    async with old_program(counter(Sum), network=Local(types=types)) as (old, start):
+    network = Local(types=[Total])
+    async with old_program(counter(lambda total: (Sum(total), Total())), network=network) as (
+        old,
+        start,
+    ):
         old.node.send("counter", 5)
-        new = await start(counter(int, lambda state: state.total), network=Local(types=types))
+        new = await start(counter(int, lambda state: state[0].total), network=network)
         await old.has_ended.wait()
         assert await new.node.call("counter", "total") == 5
 
@@ -262,7 +270,7 @@ CASES = {
         counter(),
         "'counter' cannot be handed over: a value of the type",
     ),
-    "unlisted": (counter(Sum), counter(), "Sum is not among the types that travel"),
+    "unlisted": (counter(lambda _: Total()), counter(), "Total is not among the types"),
     "take": (counter(), counter(int, fail), "cannot take its state over: ValueError: not this"),
     "owes": ([ChildSpec("counter", Owing)], counter(), "it owes answers for more than 10 s"),
 }

@@ -82,6 +82,8 @@ class MessageTypes:
         """List the types. Without limits, sets and dicts have any size: their elements come from
         this program itself.
         """
+        self.listed = tuple(listed)
+        """The types and modules, as the program has listed them."""
         self._work = Work(is_limited)
         self._by_name: dict[str, ListedClass] = {}
         self._enums: dict[str, type[Enum]] = {}
@@ -127,7 +129,7 @@ class MessageTypes:
         self._with_checks = msgspec.msgpack.Decoder(ext_hook=hook).decode
         for cls in (*_OWN, *own):
             self._add(cls, f"ergo.{cls.__name__}")
-        for entry in listed:
+        for entry in self.listed:
             if isinstance(entry, types.ModuleType):
                 self._add_module(entry)
             else:

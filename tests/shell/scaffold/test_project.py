@@ -132,11 +132,17 @@ def test_the_style_of_a_new_project_is_right(name: ProjectName, tmp_path: Path) 
     in_project(place, "ruff", "check", "--no-cache", ".")
 
 
-def test_a_new_project_serves_and_stops_on_sigterm(folder: Path, short_path: Path) -> None:
+def test_a_new_project_serves_is_upgraded_and_stops_on_sigterm(
+    folder: Path,
+    short_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-m", LONGEST.package, "--port", "0"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(short_path)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -144,20 +150,32 @@ def test_a_new_project_serves_and_stops_on_sigterm(folder: Path, short_path: Pat
         assert program.stdout is not None
         said = program.stdout.readline()
         assert said.startswith("listening at 127.0.0.1:"), said
-        with socket.create_connection(("127.0.0.1", int(said.rpartition(":")[2])), 60) as peer:
+        address = "127.0.0.1", int(said.rpartition(":")[2])
+
+        with socket.create_connection(address, 60) as peer, peer.makefile("rb") as lines:
             peer.sendall(b"add apples\nadd apples\n")
-            with peer.makefile("rb") as lines:
-                assert [lines.readline(), lines.readline()] == [b"1\n", b"2\n"]
-        program.send_signal(signal.SIGTERM)
+            assert [lines.readline(), lines.readline()] == [b"1\n", b"2\n"]
+            assert main(["upgrade", LONGEST.project]) == Status.DONE
+            # The session in the old program reaches the counters in the new one.
+            peer.sendall(b"add apples\nget pears\n")
+            assert lines.readline() == b"3\n"
+            assert lines.readline() == b"error: there is no counter pears\n"
+        with socket.create_connection(address, 60) as peer, peer.makefile("rb") as lines:
+            peer.sendall(b"get apples\n")
+            assert lines.readline() == b"3\n"
+        told = capsys.readouterr().out
+        next_version = int(told.partition("process ")[2].partition("\n")[0])
+        os.kill(next_version, signal.SIGTERM)
         _, err = program.communicate(timeout=100)
 
     assert (program.returncode, without_blockages(err)) == (0, "")
+    assert "listening sockets handed over: door\nstates handed over: counters\n" in told
 
 
 def test_a_new_project_needs_this_version_of_ergo_py(folder: Path) -> None:
     settings = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
 
-    assert f"ergo_py>={metadata.version('ergo_py')}" in settings["project"]["dependencies"]
+    assert f"ergo_py[network]>={metadata.version('ergo_py')}" in settings["project"]["dependencies"]
     assert settings["project"]["scripts"] == {LONGEST.project: f"{LONGEST.package}.__main__:main"}
 
 
