@@ -130,6 +130,11 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         "connect 100,000 peers while the server at their address is replaced again and again",
         '"$python" -m benchmarks.replacements "$@"',
     ),
+    "upgrades": Command(
+        "connect 100,000 peers while 1,000 upgrades replace their program, and check its counter; "
+        "--upgrades 50 --peers 5000 for fewer",
+        '"$python" -m benchmarks.upgrades "$@"',
+    ),
     "soak-nodes": Command(
         "run four programs on a NATS server for ten minutes, with seeded kills of programs and "
         "server",

@@ -41,8 +41,9 @@ class Succession:
     """
 
     def __init__(self, name: str, sockets: InheritedSockets) -> None:
-        socket_path(name)  # which refuses a bad name before the program starts
         self._name = name
+        self._path = socket_path(name)
+        """The file at which the running program waits for its successor."""
         self._sockets = sockets
         self._predecessor: Channel | None = None
         self._is_up = trio.Event()
@@ -115,9 +116,8 @@ class Succession:
             self._predecessor.close()
         if self._listener is not None:
             self._listener.close()
-            path = socket_path(self._name)
-            if _identity(path) == self._file:
-                path.unlink()
+            if _identity(self._path) == self._file:
+                self._path.unlink()
         if self._failure is not None:
             raise self._failure
 
@@ -201,7 +201,7 @@ class Succession:
 
     def _listen(self) -> None:
         """Listen for successors. The file of the predecessor is replaced in a single step."""
-        path = socket_path(self._name)
+        path = self._path
         self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         hidden = path.with_name(f".{os.getpid()}+{id(listener):x}")
         listener.bind(str(hidden))
