@@ -129,13 +129,16 @@ class MessageTypes:
         self._with_checks = msgspec.msgpack.Decoder(ext_hook=hook).decode
         for cls in (*_OWN, *own):
             self._add(cls, f"ergo.{cls.__name__}")
+        self._add_listed()
+
+    # -- the list ----------------------------------------------------------------------------------
+
+    def _add_listed(self) -> None:
         for entry in self.listed:
             if isinstance(entry, types.ModuleType):
                 self._add_module(entry)
             else:
                 self._add(entry, wire_name_of(entry))
-
-    # -- the list ----------------------------------------------------------------------------------
 
     def _add_module(self, module: types.ModuleType) -> None:
         for value in list(vars(module).values()):
