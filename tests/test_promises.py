@@ -69,7 +69,8 @@ ELSEWHERE: Final = {
     "C8": "about processes that share a thread",
     "P10": "it is this suite, and what threads add to it",
     **dict.fromkeys(
-        ("V2", "V3", "V7", "V8", "V10"), "what a supervisor does, and supervisors are on the loop"
+        ("V2", "V3", "V7", "V8", "V10", "V11"),
+        "what a supervisor does, and supervisors are on the loop",
     ),
     **{name: "built on these" for name in EXPECTED if name[0] not in "IMPCLVXNS"},
     **{f"X{number}": "about meta-processes" for number in range(1, 24)},

@@ -203,15 +203,10 @@ class SupervisionDriver(Actor):
                 try:
                     slot = self._slot(child)
                     slot.expect(action.after)
-                    started = await spawn_process(
-                        kernel,
-                        process,
-                        spec.behaviour,
-                        spec.cls,
-                        child.args,
-                        child.options,
-                        slot,
-                    )
+                    what = (spec.behaviour, spec.cls, child.args)
+                    if spec.is_chosen:
+                        what = spec.choose(child.args)
+                    started = await spawn_process(kernel, process, *what, child.options, slot)
                 except Exception as problem:
                     # A failed spawn may not have yielded to the scheduler.
                     await checkpoint()

@@ -56,8 +56,9 @@ class PoolSpec(Generic[W_co]):
     """The workers of a pool, and the routing of work among them.
 
     Args:
-        behaviour: the class of the workers, called with ``args`` for each start.
-        args: the arguments of the class.
+        behaviour: the class of the workers, called with ``args`` for each start; or a function that
+            chooses the behaviour of a worker at each start, as in ``def choose() -> Worker``.
+        args: the arguments of the class, or of the function.
         size: the number of workers. A pair such as ``(2, 16)`` sets bounds: the pool starts with
             the first number, adds a worker when a message has waited longer than ``wait``, and
             removes one when it has had a free worker for ten times as long.

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, Final, TypedDict, TypeVarTuple, Unpack
 
 from .._core.tables.child_slot import Decision, Fate, Redirect
-from .._core.verbs.behaviour import Behaviour, behaviour_of
+from .._core.verbs.behaviour import Behaviour, behaviour_of, declared_class, made_by
 from .._core.vocabulary.dispatchers import Dispatcher
 from .._core.vocabulary.envelopes import Divert, Overflow, Priority
 from .._core.vocabulary.errors import BadInputError, BehaviourError
@@ -173,8 +173,9 @@ class ChildSpec:
     Args:
         name: the child's name in its supervisor; with ``register`` also the name of its process
             on the node.
-        behaviour: its class, called with ``args`` for each start.
-        args: the arguments of the class.
+        behaviour: its class, called with ``args`` for each start; or a function that chooses the
+            behaviour at each start, as in ``def choose() -> Worker``.
+        args: the arguments of the class, or of the function.
         restart: whether the child restarts, a `RestartPolicy`.
         shutdown: seconds the child has to stop before it is killed; 0 kills it at once,
             ``math.inf`` waits. 5 for actors, ``math.inf`` for supervisors and pipelines.
@@ -191,7 +192,8 @@ class ChildSpec:
 
     Raises:
         BadInputError: a value is invalid.
-        BehaviourError: ``behaviour`` is no class of behaviours.
+        BehaviourError: ``behaviour`` is no class of behaviours, and no function that declares to
+            return one.
     """
 
     name: str
@@ -208,6 +210,7 @@ class ChildSpec:
     register: bool
     options: Options = field(repr=False)
     cls: type[Behaviour] = field(repr=False)
+    is_chosen: bool = field(repr=False)
 
     def __init__(
         self,
@@ -227,11 +230,13 @@ class ChildSpec:
     ) -> None:
         check_name(name)
         try:
-            cls = behaviour_of(behaviour)
+            declared = declared_class(behaviour)
+            cls = declared or behaviour_of(behaviour)
         except BehaviourError as error:
-            raise BehaviourError(
-                f"ChildSpec({name!r}, behaviour)", error.given, error.allowed
-            ) from None
+            allowed = error.allowed
+            if not isinstance(error.given, Behaviour):
+                allowed += ", or a function that declares its class, as in `def choose() -> Worker`"
+            raise BehaviourError(f"ChildSpec({name!r}, behaviour)", error.given, allowed) from None
         supervises = getattr(cls, "is_supervisor", False)
         if shutdown is None:
             shutdown = inf if supervises or cls.bounds_its_end else 5.0
@@ -262,6 +267,7 @@ class ChildSpec:
             "register": register,
             "options": Options(name=name if register else None, shutdown=shutdown, **keywords),
             "cls": cls,
+            "is_chosen": declared is not None,
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -279,6 +285,15 @@ class ChildSpec:
         given: Any = behaviour
         return cls(name, given, *args, **keywords)
 
+    def choose(
+        self, args: tuple[object, ...]
+    ) -> tuple[Callable[..., Behaviour], type[Behaviour], tuple[object, ...]]:
+        """Have the function choose, for a start with ``args``. Returns the factory of the
+        behaviour, its class and its arguments.
+        """
+        made = made_by(self.behaviour, args, self.cls)
+        return lambda: made, type(made), ()
+
     def named(self, name: str) -> "ChildSpec":
         """The same child under another name."""
         other = copy(self)
@@ -295,6 +310,7 @@ class ChildSpec:
             ("behaviour", behaviour),
             ("args", args),
             ("cls", behaviour_of(behaviour)),
+            ("is_chosen", False),
         ):
             object.__setattr__(other, key, value)
         return other
@@ -445,6 +461,7 @@ _OWN: Final = frozenset(each.name for each in fields(ChildSpec)) - {
     "args",
     "options",
     "cls",
+    "is_chosen",
 }
 
 

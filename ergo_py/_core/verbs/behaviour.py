@@ -2,8 +2,9 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import copy_context
 from functools import partial
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -15,6 +16,7 @@ from typing import (
     TypeVarTuple,
     Unpack,
     cast,
+    get_type_hints,
     overload,
 )
 
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 else:
     M_contra = TypeVar("M_contra", contravariant=True)
 
-__all__ = ["Behaviour", "M_contra", "behaviour_of", "check_task"]
+__all__ = ["Behaviour", "M_contra", "behaviour_of", "check_task", "declared_class", "made_by"]
 
 B = TypeVar("B", bound="Behaviour")
 Callee = TypeVar("Callee")
@@ -630,3 +632,38 @@ def behaviour_of(given: object) -> type[Behaviour]:
     raise BehaviourError(
         "spawn(behaviour)", given, "a subclass of Actor, such as `spawn(Counter, 5)`"
     )
+
+
+def declared_class(given: object) -> type[Behaviour] | None:
+    """The class of behaviours that a function declares to return; None for anything else, and for
+    supervisors, which are not chosen.
+    """
+    if not isinstance(given, FunctionType | MethodType):
+        return None
+    try:
+        returned = get_type_hints(given).get("return")
+    except NameError:  # a class that the function cannot see
+        return None
+    if not isinstance(returned, type) or not issubclass(returned, Behaviour):
+        return None
+    return None if getattr(returned, "is_supervisor", False) else returned
+
+
+def made_by(
+    factory: Callable[..., Behaviour], args: tuple[object, ...], declared: type[Behaviour]
+) -> Behaviour:
+    """The behaviour that a function has chosen for the start of a process. The context variables
+    that the function sets are its own.
+
+    Raises:
+        BehaviourError: it is of another class than the function declares, or of another process.
+    """
+    made = copy_context().run(factory, *args)
+    called = f"{factory.__qualname__}(…)"
+    if not isinstance(made, declared):
+        raise BehaviourError(called, made, f"a {declared.__qualname__}, as it declares")
+    if getattr(made, "is_supervisor", False):
+        raise BehaviourError(called, made, "an actor; a supervisor has a ChildSpec of its own")
+    if "_process" in vars(made):
+        raise BehaviourError(called, made, "a new instance for each start")
+    return made
