@@ -92,7 +92,7 @@ class Request(Generic[R_co, B_contra]):
 
         def __class_getitem__(cls, types: object) -> object:
             # Python has defaults of type parameters from version 3.13 on.
-            if cls is Request and not isinstance(types, tuple):
+            if cls.__parameters__[1:] == (B_contra,) and not isinstance(types, tuple):
                 types = (types, Any)
             return super().__class_getitem__(types)
 

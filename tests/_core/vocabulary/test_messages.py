@@ -35,6 +35,7 @@ from ergo_py._core.vocabulary.messages import (
     answer_but_not_none,
 )
 from ergo_py._core.vocabulary.reasons import Killed
+from ergo_py.methods import MethodCall
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -64,6 +65,13 @@ class Addressed(Request[int, Actor]):
     """Declares the class that answers, too."""
 
 
+class Called(MethodCall[int]):
+    """Declares no class that answers."""
+
+    def __init__(self) -> None:
+        super().__init__("add", (), {})
+
+
 class Pair(Request[R], Generic[R, S]):
     """Has parameters of its own."""
 
@@ -91,6 +99,7 @@ class Undeclared(Request):  # type: ignore[type-arg]  # pyright: ignore[reportMi
         (Heir, "int"),
         (Addressed, "int"),
         (Paired, ""),
+        (Called, ""),
         (Unknown, ""),
         (Filled, ""),
         (Undeclared, ""),
