@@ -1,5 +1,6 @@
 """The built site needs no network, and links to names that exist."""
 
+import ast
 import re
 from importlib import import_module
 from pathlib import Path
@@ -32,3 +33,32 @@ def test_the_build_reads_its_inventories_from_files() -> None:
 
     assert [DOCS / place for place in places] == INVENTORIES
     assert mapping.count("https://") == len(places)
+
+
+def navigation() -> dict[str, dict[str, list[str]]]:
+    """The sidebar: the captions of each page, with the pages below them."""
+    tree = ast.parse((DOCS / "conf.py").read_text(encoding="utf-8"))
+    (found,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NAVIGATION"
+    )
+    return {page: dict(captions) for page, captions in found.items()}
+
+
+def test_the_parts_of_the_documentation_have_one_order_in_sidebar_and_first_page() -> None:
+    parts = ["Learn", "Cookbook", "Guide", "Reference", "Evidence"]
+    first = (DOCS / "index.md").read_text(encoding="utf-8")
+
+    assert list(navigation()["index"]) == parts
+    assert re.findall(rf"^\*\*({'|'.join(parts)})\.\*\*", first, re.MULTILINE) == parts
+
+
+@pytest.mark.parametrize("page", ["index", "api/index"])
+def test_every_page_of_the_sidebar_is_linked_by_its_index(page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    listed = [
+        re.sub(r".*<(.*)>", r"\1", each) for pages in navigation()[page].values() for each in pages
+    ]
+
+    assert [each for each in listed if f"({each}.md" not in text] == []
