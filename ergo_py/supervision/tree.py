@@ -52,6 +52,12 @@ class TreeNode:
     def __str__(self) -> str:
         return self.text()
 
+    def _repr_html_(self) -> str:
+        """The tree in a notebook."""
+        from html import escape  # noqa: PLC0415 - needed in notebooks only
+
+        return f"<pre>{escape(self.text(alike=10))}</pre>"
+
     def text(self, *, depth: int | None = None, alike: int | None = None) -> str:
         """The tree as text.
 

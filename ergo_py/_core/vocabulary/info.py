@@ -3,14 +3,18 @@ live objects.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from .ids import PID, Alias, Ref
 from .messages import Why
 from .public_names import show_public_names
 from .reasons import Reason
 from .states import MetaState, State
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "ApplicationInfo",
@@ -27,6 +31,18 @@ __all__ = [
     "Restarted",
     "SupervisorInfo",
 ]
+
+
+def _as_table(self: "DataclassInstance") -> str:
+    """A table of the facts, for notebooks."""
+    from html import escape  # noqa: PLC0415 - needed in notebooks only
+
+    rows = [
+        f"<tr><th>{field.name.replace('_', ' ')}</th>"
+        f"<td>{escape(str(getattr(self, field.name)))}</td></tr>"
+        for field in fields(self)
+    ]
+    return f"<table>{''.join(rows)}</table>"
 
 
 class Phase(Enum):
@@ -161,6 +177,8 @@ class ApplicationInfo:
 class ProcessInfo:
     """Snapshot of a process."""
 
+    _repr_html_ = _as_table
+
     pid: PID
     name: str | None
     """The registered name."""
@@ -228,6 +246,8 @@ class ProcessInfo:
 @dataclass(frozen=True, slots=True)
 class MetaInfo:
     """Snapshot of a meta-process."""
+
+    _repr_html_ = _as_table
 
     alias: Alias
     behaviour: str
@@ -300,6 +320,8 @@ class BlockedReport:
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
     """Snapshot of a node."""
+
+    _repr_html_ = _as_table
 
     name: str
     creation: int

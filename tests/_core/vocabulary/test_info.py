@@ -69,3 +69,13 @@ def test_a_long_report_names_the_first_ten() -> None:
     assert "…" not in exactly
     assert more.endswith("<PID 9 demo@localhost> Counter, …)")
     assert "11 killed" in more
+
+
+@pytest.mark.parametrize("kind", [info.NodeInfo, info.ProcessInfo, info.MetaInfo])
+def test_a_snapshot_is_a_table_in_a_notebook(kind: Any) -> None:
+    facts = {field.name: f"<{field.name}>" for field in fields(kind)}
+
+    shown = kind(**facts)._repr_html_()
+
+    assert shown.startswith("<table><tr><th>")
+    assert shown.count("<td>&lt;") == len(facts)
