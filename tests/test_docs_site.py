@@ -46,7 +46,7 @@ def navigation() -> dict[str, dict[str, list[str]]]:
     return {page: dict(captions) for page, captions in found.items()}
 
 
-def test_the_parts_of_the_documentation_have_one_order_in_sidebar_and_first_page() -> None:
+def test_sidebar_and_first_page_have_the_same_parts_in_order() -> None:
     parts = ["Learn", "Cookbook", "Guide", "Reference", "Evidence"]
     first = (DOCS / "index.md").read_text(encoding="utf-8")
 

@@ -4,9 +4,12 @@ import ast
 import asyncio
 import inspect
 import json
+from operator import methodcaller
 from typing import Any
 
 from tests.examples.programs import EXAMPLES
+
+as_jupyter_does = methodcaller("_repr_html_")
 
 
 async def run_cell(source: str, names: dict[str, Any]) -> Any:
@@ -39,9 +42,9 @@ def test_the_notebook_runs_and_shows_the_tree_and_the_facts_about_a_process() ->
     _, _, total, tree, info, _ = asyncio.run(run_notebook("first_steps.ipynb"))
 
     assert total == 0 + 1 + 2 + 3 + 4
-    shown = tree._repr_html_()
+    shown = as_jupyter_does(tree)
     assert shown.startswith("<pre>notebook@localhost\n")
     assert "counter Counter &lt;PID 2 notebook@localhost&gt;" in shown
-    facts = info._repr_html_()
+    facts = as_jupyter_does(info)
     assert facts.startswith("<table><tr><th>")
     assert "<td>&lt;PID 2 notebook@localhost&gt;</td>" in facts

