@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from .lanes import Retry
     from .pipeline import Pipeline
     from .source import Source
-    from .steps import Sink, Stage, ToActor
+    from .steps import Batch, Sink, Stage, ToActor
 
 __all__ = [
     "AMQP",
     "MQTT",
+    "Batch",
     "Item",
     "Pipeline",
     "PostgresQueue",
@@ -46,6 +47,6 @@ if not TYPE_CHECKING:
             "lanes": "Retry",
             "pipeline": "Pipeline",
             "source": "Source",
-            "steps": "Sink Stage ToActor",
+            "steps": "Batch Sink Stage ToActor",
         },
     )

@@ -20,11 +20,12 @@ from .._core import sources
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.text import shown
 from ..actor import Actor
 from ..meta.blocking_calls import BlockingCalls
 from ..supervision.specs import Backoff
 from .item import Item
-from .steps import Sink, Stage, Step, ToActor
+from .steps import Batch, Batched, Stage, Step, ToActor
 
 __all__ = ["Entry", "Lanes", "Retry"]
 
@@ -126,7 +127,7 @@ class Lanes:
 
     async def start(self, pipeline: Actor) -> None:
         """Start the lanes, as background tasks of the pipeline."""
-        kind = _SinkLane if isinstance(self.step, Sink) else _StageLane
+        kind = _BatchLane if isinstance(self.step, Batched) else _StageLane
         for _ in range(self.step.threads):
             lane = kind(self, copy(self.step), pipeline)
             await lane.start()
@@ -373,9 +374,9 @@ class _StageLane(_Lane):
             self.own.extendleft(reversed(held.rest))
 
 
-class _SinkLane(_Lane):
+class _BatchLane(_Lane):
     """Handles entries in batches. While a batch is tried again, no other is: mostly the database
-    behind the sink has an outage.
+    behind the step has an outage.
     """
 
     async def _handle_next(self) -> None:
@@ -391,7 +392,7 @@ class _SinkLane(_Lane):
 
     async def _next_batch(self) -> list[Entry]:
         step, lanes, own = self._step, self._lanes, self.own
-        assert isinstance(step, Sink)
+        assert isinstance(step, Batched)
         until = inf
         while True:
             waiting = len(own) + len(lanes.shared)
@@ -406,11 +407,14 @@ class _SinkLane(_Lane):
 
     async def _try(self, batch: Sequence[Entry]) -> Exception | None:
         step = self._step
-        assert isinstance(step, Sink)
+        assert isinstance(step, Batched)
         try:
-            await self._in_place(partial(step.handle_batch, [entry.item for entry in batch]))
+            handle = partial(step.handle_batch, [entry.item for entry in batch])
+            results: object = await self._in_place(handle)
+            if isinstance(step, Batch):
+                _take_results(batch, results)
         except Exception as error:
-            self._log("a sink has failed", error, items=len(batch))
+            self._log("a batch has failed", error, items=len(batch))
             await self._reopen()
             return error
         self._lanes.pass_on(batch)
@@ -426,6 +430,16 @@ class _SinkLane(_Lane):
             problem = await self._try(half)
             if problem is not None:
                 await self._isolate(half, problem)
+
+
+def _take_results(batch: Sequence[Entry], results: object) -> None:
+    if not isinstance(results, Sequence) or len(results) != len(batch):
+        raise TypeError(
+            f"handle_batch must return a body for each of the {len(batch)} items, and returned "
+            f"{shown(results)}"
+        )
+    for entry, body in zip(batch, results, strict=True):
+        entry.go_on(body)
 
 
 class _Failure:
@@ -481,7 +495,7 @@ def _stable_hash(key: Hashable) -> int:
 
 
 def _is_async(step: Step) -> bool:
-    handle = step.handle_batch if isinstance(step, Sink) else getattr(step, "handle", None)
+    handle = step.handle_batch if isinstance(step, Batched) else getattr(step, "handle", None)
     return inspect.iscoroutinefunction(handle)
 
 

@@ -20,7 +20,7 @@ from .item import Item
 from .lanes import Entry, Lanes, Retry
 from .reader import SourceReader
 from .source import Source
-from .steps import Sink, Stage, Step, ToActor
+from .steps import Batch, Sink, Stage, Step, ToActor
 
 __all__ = ["Pipeline", "PipelineFigures"]
 
@@ -253,8 +253,10 @@ def _check_parts(source: object, steps: Sequence[object]) -> None:
     if not steps:
         raise BadInputError("Pipeline(source, …)", steps, "a sink, or a stage, at the end")
     for step in steps:
-        if not isinstance(step, Stage | Sink):
-            raise BadInputError("Pipeline(…)", step, "an object of a subclass of Stage or Sink")
+        if not isinstance(step, Stage | Batch | Sink):
+            raise BadInputError(
+                "Pipeline(…)", step, "an object of a subclass of Stage, Batch or Sink"
+            )
         if isinstance(step, Sink) and step is not steps[-1]:
             raise BadInputError("Pipeline(…)", step, "stages before the sink, which comes last")
 

@@ -1,6 +1,8 @@
-"""`Stage` and `Sink`: the parts of a pipeline that handle items. `ToActor`: an actor as a part."""
+"""`Stage`, `Batch` and `Sink`: the parts of a pipeline that handle items. `ToActor`: an actor as a
+part.
+"""
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from copy import copy
 from typing import ClassVar, Self
 
@@ -11,7 +13,7 @@ from .._core.vocabulary.public_names import show_public_names
 from ..actor import Actor
 from .item import Item
 
-__all__ = ["Sink", "Stage", "Step", "ToActor"]
+__all__ = ["Batch", "Batched", "Sink", "Stage", "Step", "ToActor"]
 
 
 def _key_of(item: Item) -> Hashable:
@@ -71,7 +73,49 @@ class Stage(Step):
         raise NotImplementedError(f"{type(self).__qualname__} has no handle(self, item)")
 
 
-class Sink(Step):
+class Batched(Step):
+    """The common part of steps that handle items in batches."""
+
+    batch: int = 100
+    within: float = 0.0
+
+    def __init__(self, *, batch: int = 100, within: float = 0.0) -> None:
+        check_number("batch", batch, least=1, whole=True)
+        check_number("within", within, least=0.0)
+        self.batch = batch
+        self.within = within
+
+    def handle_batch(self, items: list[Item]) -> object:
+        """Handle the items."""
+        raise NotImplementedError(f"{type(self).__qualname__} has no handle_batch(self, items)")
+
+
+class Batch(Batched):
+    """Handles items in batches, and passes their results on, such as a service that answers many
+    questions at once. Subclass it.
+
+    A plain ``handle_batch`` runs in a thread and may block; an ``async def`` runs on the loop.
+
+    Args:
+        size: the most items of a batch.
+        within: seconds to wait for a full batch; 0 takes the items that are there.
+
+    Raises:
+        BadInputError: an argument has a wrong type or value.
+    """
+
+    def __init__(self, size: int = 100, within: float = 0.0) -> None:
+        super().__init__(batch=size, within=within)
+
+    def handle_batch(self, items: list[Item]) -> Awaitable[Sequence[object]] | Sequence[object]:
+        """Return the body of each item for the next stage, in the order of the items. If it raises,
+        the pipeline tries the same batch again, and then its halves, down to single items.
+        """
+        super().handle_batch(items)
+        return ()
+
+
+class Sink(Batched):
     """Handles items in batches, at the end of the pipeline. Subclass it.
 
     A plain ``handle_batch`` runs in a thread and may block; an ``async def`` runs on the loop.
@@ -85,21 +129,14 @@ class Sink(Step):
     """
 
     reopens: ClassVar[bool] = True
-    batch: int = 100
-    within: float = 0.0
-
-    def __init__(self, *, batch: int = 100, within: float = 0.0) -> None:
-        check_number("batch", batch, least=1, whole=True)
-        check_number("within", within, least=0.0)
-        self.batch = batch
-        self.within = within
 
     def handle_batch(self, items: list[Item]) -> Awaitable[None] | None:
         """Handle the items. When it returns, the pipeline acknowledges all of them. If it raises,
         the pipeline tries the same batch again, and then its halves, down to single items: so it
         should undo the part of the batch that it has done.
         """
-        raise NotImplementedError(f"{type(self).__qualname__} has no handle_batch(self, items)")
+        super().handle_batch(items)
+        return None
 
 
 class ToActor(Stage):

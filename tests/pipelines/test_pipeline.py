@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from ergo_py import Actor, Backoff, BadInputError, ChildSpec, Reject
-from ergo_py.pipelines import Item, Pipeline, Retry, Sink, Source, Stage, ToActor
+from ergo_py.pipelines import Batch, Item, Pipeline, Retry, Sink, Source, Stage, ToActor
 from ergo_py.telemetry.figures import read_figures
 from ergo_py.telemetry.metrics import families_of
 from tests.pipelines.broker import (
@@ -402,6 +402,62 @@ async def test_a_sink_that_does_not_open_costs_its_items_no_tries() -> None:
 
     assert sink.bodies == [1]
     assert broker.failed == []
+
+
+class Twice(Batch):
+    """Doubles the bodies of a batch; refuses the body 3, and forgets a result of the body 5."""
+
+    def __init__(self, size: int = 100, within: float = 0.0) -> None:
+        super().__init__(size, within)
+        self.batches: list[list[int]] = []
+
+    async def handle_batch(self, items: list[Item]) -> list[object]:
+        bodies = [item.body for item in items]
+        self.batches.append(bodies)
+        if 3 in bodies:
+            raise ValueError("no 3")
+        return [2 * body for body in bodies if body != 5]
+
+
+class TwiceInThread(Batch):
+    def handle_batch(self, items: list[Item]) -> list[object]:
+        return [2 * item.body for item in items]
+
+
+@in_virtual_time
+async def test_a_stage_of_batches_passes_a_result_for_each_item_on() -> None:
+    broker, twice, sink = Broker(0, 1, 2, 4, 6), Twice(2), Collect()
+
+    async with running(broker, twice, TwiceInThread(), sink):
+        await until(lambda: broker.is_done)
+
+    assert twice.batches == [[0, 1], [2, 4], [6]]
+    assert sink.bodies == [0, 4, 8, 16, 24]
+
+
+@in_virtual_time
+async def test_an_item_that_fails_its_batch_or_has_no_result_is_given_up_alone() -> None:
+    broker, sink, dead = Broker(*range(7)), Collect(), Collect()
+
+    async with running(broker, Twice(), sink, poison=dead):
+        await until(lambda: broker.is_done)
+
+    assert sorted(sink.bodies) == [0, 2, 4, 8, 12]
+    assert sorted(dead.bodies) == [3, 5]
+    assert sorted(broker.acknowledged) == [*range(7)]
+
+
+@in_virtual_time
+async def test_a_stage_of_batches_waits_for_a_full_batch_unless_the_pipeline_stops() -> None:
+    broker, sink = Broker(1, 2), Collect()
+
+    async with running(broker, Twice(10, 50.0), sink) as node:
+        await until(lambda: len(broker.delivered) == 2)
+        await trio.sleep(40)
+        early = list(sink.bodies)
+        assert await node.drain() == []
+
+    assert (early, sink.bodies, broker.acknowledged) == ([], [2, 4], [1, 2])
 
 
 @in_virtual_time
