@@ -112,17 +112,22 @@ class Leaving:
         busy: dict[str, str] = {}
 
         async def collect(name: str, process: Process) -> None:
+            if self._is_suspended(process):  # by a person, who resumes it
+                busy[name] = "is suspended"
+                return
             busy[name] = "is busy"
+            # Before the answer, which may come too late for this task: then the process is
+            # suspended, and has to be resumed.
+            self._moving[name] = process
             try:
                 state = await self._ask(process, _give)
-                self._moving[name] = process
                 types = self._types[name] = _types_of(process)
                 states[name] = encoded = types.encode(state)
                 if len(encoded) > LARGEST:
                     raise ValueError(f"it has {len(encoded)} bytes; allowed are {LARGEST}")
                 del busy[name]
             except TargetDownError:  # it has ended, and its state with it
-                del busy[name]
+                del busy[name], self._moving[name]
             except _Busy as error:
                 busy[name] = str(error)
             except Exception as error:  # hand_over has raised, or the codec refuses: any error
@@ -156,7 +161,8 @@ class Leaving:
         """Let the suspended processes go on: the successor has not taken over."""
         moving, self._moving = self._moving, {}
         for process in moving.values():
-            await self._ask_suspended(process, resume)
+            if self._is_suspended(process):
+                await self._ask_suspended(process, resume)
 
     async def forward(self, channel: Channel) -> None:
         """Forward the messages that wait, and all later ones: the successor has taken over. The
@@ -183,6 +189,10 @@ class Leaving:
                     )
                 except TargetDownError:
                     pass
+
+    def _is_suspended(self, process: Process) -> bool:
+        watch = self._kernel.watches.get(process.id)
+        return watch is not None and watch.suspended
 
     async def _ask(self, process: Process, request: object) -> object:
         """Ask behind the messages that wait."""

@@ -396,6 +396,48 @@ class Fresh(Actor):
     """Has no state."""
 
 
+class Slow(Actor):
+    """Takes as long for its state as the first try may take."""
+
+    total = 0
+
+    def handle_call(self, request: int, caller: Caller) -> int:
+        self.total += request
+        return self.total
+
+    async def hand_over(self) -> object:
+        await trio.sleep(0.05)
+        return self.total
+
+    def take_over(self, state: Any) -> None:
+        self.total = state
+
+
+async def test_processes_that_are_ready_when_a_try_ends_move_with_the_next(
+    place: Path, autojump_clock: Any
+) -> None:
+    """Whether the try or the process is the first decides the scheduler, for each process."""
+    names = [f"slow{number}" for number in range(20)]
+    children = [ChildSpec(name, Slow) for name in names]
+    async with old_program(children) as (old, start):
+        for name in names:
+            await old.node.call(name, 5)
+        new = await start(children)
+        await old.has_ended.wait()
+        assert [await new.node.call(name, 1) for name in names] == [6] * 20
+
+
+async def test_a_process_that_a_person_has_suspended_stays_so(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with old_program(counter()) as (old, start):
+        await old.node.suspend("counter")
+        new = await start(counter())
+        await new.has_ended.wait()
+        assert "it is suspended for more than 10 s" in new.failure
+        assert await old.node.resume("counter")
+
+
 async def test_a_state_that_the_next_version_does_not_take_is_named_in_its_log(
     place: Path,
 ) -> None:
