@@ -8,6 +8,7 @@ from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
     from .brokers.amqp import AMQP
+    from .brokers.kafka import Kafka
     from .brokers.mqtt import MQTT
     from .brokers.postgres_queue import PostgresQueue
     from .brokers.redis_stream import RedisStream
@@ -23,6 +24,7 @@ __all__ = [
     "MQTT",
     "Batch",
     "Item",
+    "Kafka",
     "Pipeline",
     "PostgresQueue",
     "RedisStream",
@@ -39,6 +41,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "brokers.amqp": "AMQP",
+            "brokers.kafka": "Kafka",
             "brokers.mqtt": "MQTT",
             "brokers.postgres_queue": "PostgresQueue",
             "brokers.redis_stream": "RedisStream",

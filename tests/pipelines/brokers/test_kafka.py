@@ -1,0 +1,108 @@
+"""`Kafka` on the mock cluster of its library: no broker of Kafka is packaged with the system."""
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="needs confluent-kafka")
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ergo_py.pipelines import Item, Kafka, Source
+from ergo_py.testing.bridges import SOURCE_RULES, SourceRig
+from ergo_py.testing.bridges.sources import SourceRule
+
+pytestmark = pytest.mark.skipif(
+    "ERGO_BROKERS" not in os.environ, reason="`python -m benchmarks brokers` starts the servers"
+)
+IN_ANY_ORDER = ("acknowledged_items_do_not_return", "unacknowledged_items_return")
+RULES = [rule for rule in SOURCE_RULES if rule.__name__ not in IN_ANY_ORDER]
+"""Kafka has an offset for each partition: the last test has its rule for acknowledgements."""
+
+
+class Cluster:
+    """Lives in a producer of this program, and listens on a port. It cannot be killed."""
+
+    def __init__(self) -> None:
+        self._producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock"})
+        [broker] = self._producer.list_topics(timeout=10).brokers.values()
+        self.servers = f"{broker.host}:{broker.port}"
+
+
+class KafkaRig(SourceRig):
+    def __init__(self, servers: str, topic: str) -> None:
+        self.servers, self.topic = servers, topic
+        # The cluster makes a topic when a producer asks for it.
+        Producer({"bootstrap.servers": servers}).list_topics(topic, timeout=10)
+
+    def source(self) -> Kafka:
+        settings = {"session.timeout.ms": 6000, "fetch.wait.max.ms": 10}
+        return Kafka(self.servers, self.topic, group="test", settings={**settings})
+
+    def put(self, bodies: Sequence[bytes]) -> None:
+        sink = Kafka(self.servers, self.topic)
+        sink.open()
+        try:
+            # A key for all: a single partition keeps the order.
+            sink.handle_batch([Item(body, "key") for body in bodies])
+        finally:
+            sink.close()
+
+    def left(self) -> int:
+        reader = Consumer({"bootstrap.servers": self.servers, "group.id": "test"})
+        try:
+            known = reader.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+            places = [TopicPartition(self.topic, number) for number in known]
+            count = 0
+            for place in reader.committed(places, timeout=10):
+                first, end = reader.get_watermark_offsets(place, timeout=10)
+                count += end - max(first, place.offset)
+            return count
+        finally:
+            reader.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.__name__ for rule in RULES])
+def test_kafka_keeps_the_rule(rule: SourceRule, cluster: Cluster) -> None:
+    rule(KafkaRig(cluster.servers, rule.__name__))
+
+
+def taken(source: Source, count: int) -> list[Item]:
+    items: list[Item] = []
+    while len(items) < count:
+        items += source.take(count - len(items))
+        if len(items) < count:
+            source.wait(0.05)
+    return items
+
+
+def test_items_from_the_first_that_is_not_acknowledged_return_and_are_marked(
+    cluster: Cluster,
+) -> None:
+    rig = KafkaRig(cluster.servers, "prefix")
+    rig.put([b"a", b"b", b"c"])
+    source = rig.source()
+    source.open()
+    items = taken(source, 3)
+
+    source.ack([items[2]])
+    assert rig.left() == 3
+    source.ack([items[0]])
+    assert rig.left() == 2
+    source.close()
+    source.open()
+    again = taken(source, 2)
+
+    assert [(item.body, item.redelivered) for item in again] == [(b"b", True), (b"c", True)]
+    rig.put([b"d"])
+    [new] = taken(source, 1)
+    assert (new.body, new.redelivered) == (b"d", False)
+    source.ack([*again, new])
+    assert rig.left() == 0
+    source.close()
