@@ -35,7 +35,7 @@ class Needs:
     """
 
     def __init__(self, service: str) -> None:
-        self.service = check_name(service)
+        self.service: str = check_name(service)
         self._attribute = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -103,21 +103,21 @@ class Application:
         Raises:
             BadInputError: a value is invalid.
         """
-        self.name = check_name(name)
+        self.name: str = check_name(name)
         label = f"Application({name!r}, "
         try:
-            self.spec = read_spec(children)
+            self.spec: SupervisorSpec = read_spec(children)
         except BadInputError as error:
             raise BadInputError(f"{label}children)", error.given, error.allowed) from None
-        self.depends_on = _names(f"{label}depends_on=…)", depends_on)
-        self.provides = _names(f"{label}provides=…)", provides)
-        self.needs = _names(f"{label}needs=…)", needs)
+        self.depends_on: tuple[str, ...] = _names(f"{label}depends_on=…)", depends_on)
+        self.provides: tuple[str, ...] = _names(f"{label}provides=…)", provides)
+        self.needs: tuple[str, ...] = _names(f"{label}needs=…)", needs)
         if not isinstance(mode, RestartPolicy):
             raise BadInputError(f"{label}mode=…)", mode, "PERMANENT, TRANSIENT or TEMPORARY")
         self.mode = mode
         if env is not None and not isinstance(env, Mapping):
             raise BadInputError(f"{label}env=…)", env, "a mapping from names to values")
-        self.env = dict(env or {})
+        self.env: dict[str, object] = dict(env or {})
         check_number(f"{label}shutdown=…)", shutdown, least=0.0)
         self.shutdown = shutdown
 

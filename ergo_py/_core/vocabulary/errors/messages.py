@@ -73,7 +73,7 @@ class TargetDownError(CallError):
         self.begun = begun
         self._names = names
         if isinstance(reason, Crashed):
-            self.__cause__ = reason.error
+            self.__cause__: BaseException | None = reason.error
             add_traceback(self, f"in {target!r}:\n", reason)
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class CallFailedError(CallError):
             request,
         )
         self.reason = reason
-        self.__cause__ = reason.error
+        self.__cause__: BaseException | None = reason.error
         add_traceback(self, f"in {target!r}:\n", reason)
 
 
@@ -122,7 +122,7 @@ class DeadlockError(CallError):
     ) -> None:
         path = " → ".join(map(str, ring))
         super().__init__(f"this call would wait forever: {path}; {instead}", target, request)
-        self.ring = tuple(ring)
+        self.ring: tuple[object, ...] = tuple(ring)
 
 
 class UnhandledCallError(CallError):
@@ -151,7 +151,7 @@ class MethodUnknownError(ErgoError, LookupError):
         )
         self.behaviour = behaviour
         self.method = method
-        self.known = tuple(known)
+        self.known: tuple[str, ...] = tuple(known)
         """The methods that it exposes."""
 
 

@@ -177,7 +177,7 @@ class EscalationError(ErgoError):
         super().__init__(f"{supervisor} gave up, and the node stopped: {reason}")
         self.supervisor = supervisor
         self.reason = reason
-        self.__cause__ = error_of(reason)
+        self.__cause__: BaseException | None = error_of(reason)
 
 
 class NodeStoppedError(ErgoError, RuntimeError):

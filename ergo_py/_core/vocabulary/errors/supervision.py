@@ -179,7 +179,7 @@ class ServiceGoneError(ServiceError):
     def __init__(self, service: str, message: object, reason: Reason) -> None:
         super().__init__(f"service {service!r} is gone: {reason}", service, message)
         self.reason = reason
-        self.__cause__ = error_of(reason)
+        self.__cause__: BaseException | None = error_of(reason)
 
 
 class ServiceBusyError(ServiceError):
@@ -262,7 +262,7 @@ class ApplicationUnknownError(ApplicationError, LookupError):
             f"no application {application!r} is loaded; there are: {', '.join(known) or 'none'}",
             application,
         )
-        self.known = tuple(known)
+        self.known: tuple[str, ...] = tuple(known)
 
 
 class ApplicationStartError(ApplicationError):
@@ -281,7 +281,7 @@ class ApplicationStartError(ApplicationError):
         )
         self.error = error
         """The exception that ended the start."""
-        self.undone = tuple(undone)
+        self.undone: tuple[str, ...] = tuple(undone)
         """The dependencies that were started for it and stopped again."""
 
 
@@ -294,4 +294,4 @@ class ApplicationNeededError(ApplicationError):
             f"stop_applications({', '.join(map(repr, (*needed_by, application)))})",
             application,
         )
-        self.needed_by = tuple(needed_by)
+        self.needed_by: tuple[str, ...] = tuple(needed_by)
