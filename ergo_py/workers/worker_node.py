@@ -7,11 +7,12 @@ use several processor cores at the same time.
 import json
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 import trio
 
+from .._core.vocabulary.dispatchers import check_cpu
 from .._core.vocabulary.errors import BadInputError, ErgoError
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.options import check_number
@@ -122,7 +123,14 @@ class WorkerNode(Actor):
     level ``warning``.
     """
 
-    def __init__(self, name: str, start: Start, network: Local, control: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        start: Start,
+        network: Local,
+        control: str = "",
+        cpu: int | None = None,
+    ) -> None:
         """Describe the node.
 
         Args:
@@ -130,11 +138,15 @@ class WorkerNode(Actor):
             start: an async function at the top of a module. It gets the new node.
             network: the network that the node joins; the same as that of this node.
             control: the permissions of its control socket, as of ``open_node``.
+            cpu: the CPU that its loop is pinned to; None for any. If that is impossible, the node
+                logs a warning and uses any CPU.
         """
+        check_cpu("cpu", cpu)
         self._name = name
         self._start = start
         self._network = network
         self._control = control
+        self._cpu = cpu
 
     async def init(self) -> None:
         """Start the program, and wait until its node is ready."""
@@ -144,6 +156,7 @@ class WorkerNode(Actor):
             "types": [reference_of(entry, "types") for entry in self._network.types],
             "network": self._network.settings,
             "control": self._control,
+            "cpu": self._cpu,
             "grace": _GRACE,
             "path": module_path(),
         }
@@ -187,6 +200,7 @@ def worker_nodes(
     backoff: Backoff = _BACKOFF,
     control: str = "",
     ready_timeout: float = 60.0,
+    cpus: Sequence[int] | None = None,
 ) -> list[ChildSpec]:
     """Specs of ``count`` worker nodes, as children of a supervisor: ``name-1@place`` and so on.
 
@@ -206,13 +220,12 @@ def worker_nodes(
         backoff: the delays before a program that has ended is started again.
         control: the permissions of their control sockets, as of ``open_node``.
         ready_timeout: seconds that a program may take until its node is ready.
+        cpus: the CPUs that the loops of the nodes are pinned to, one for each node; None for any.
 
     Raises:
         BadInputError: a value is invalid, or another program could not import ``start``.
     """
-    if count is None:
-        count = core_count()
-    check_number("count", count, least=1, whole=True)
+    cpu_of_each = _cpu_of_each(count, cpus)
     if not isinstance(network, Local):
         raise BadInputError("network", network, "the Local(types=[…]) of this node")
     reference_of(start, "start")
@@ -226,12 +239,26 @@ def worker_nodes(
             start,
             network,
             control,
+            cpu,
             backoff=backoff,
             shutdown=15.0,
             init_timeout=ready_timeout,
         )
-        for number in range(1, count + 1)
+        for number, cpu in enumerate(cpu_of_each, start=1)
     ]
+
+
+def _cpu_of_each(count: int | None, cpus: Sequence[int] | None) -> Sequence[int | None]:
+    if count is None:
+        count = core_count() if cpus is None else len(cpus)
+    check_number("count", count, least=1, whole=True)
+    if cpus is None:
+        return [None] * count
+    for cpu in cpus:
+        check_cpu("cpus", cpu)
+    if len(cpus) != count:
+        raise BadInputError("cpus", cpus, f"a CPU for each of the {count} nodes")
+    return cpus
 
 
 show_public_names(__name__)

@@ -16,7 +16,7 @@ from .bridge import Bridge, ReaderThread, get_ident, stack_of
 from .thread_fairness import ThreadFairness
 from .thread_parent import ThreadHost, ThreadParent
 
-__all__ = ["ThreadGroup", "DispatcherThreads", "Job", "Lender"]
+__all__ = ["ThreadGroup", "DispatcherThreads", "Job", "Lender", "pin_thread"]
 
 _DEPTH: Final = 16
 """Callbacks that may wait for each other in a thread. Each has its frames on the stack of the
@@ -228,7 +228,7 @@ class ThreadGroup:
 
     def _work(self, cpu: int | None, warn: Callable[[str], None]) -> None:
         if cpu is not None:
-            _stay_on(cpu, warn)
+            pin_thread(cpu, warn)
         parent = self._parent if self.lends else ThreadParent(self._bridge)
         parent.enter()
         while (job := self._next_job()) is not None:
@@ -248,7 +248,7 @@ class ThreadGroup:
         return self._jobs.get()
 
 
-def _stay_on(cpu: int, warn: Callable[[str], None]) -> None:
+def pin_thread(cpu: int, warn: Callable[[str], None]) -> None:
     """Pin this thread to a CPU, where the platform supports it."""
     if not hasattr(os, "sched_setaffinity"):
         warn("this platform has no CPU affinity")

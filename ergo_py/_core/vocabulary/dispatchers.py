@@ -15,6 +15,7 @@ __all__ = [
     "Dispatcher",
     "Loop",
     "Threads",
+    "check_cpu",
     "check_dispatcher",
 ]
 
@@ -57,7 +58,7 @@ class Threads:
             raise BadInputError(
                 "Threads(size)", self.size, f'1, or a name: Threads("name", {self.size})'
             )
-        _check_cpu(self.cpu)
+        check_cpu("Threads(cpu)", self.cpu)
         if self.size > 1 and self.cpu is not None:
             raise BadInputError("Threads(cpu)", self.cpu, "None, since there are several threads")
 
@@ -76,9 +77,10 @@ def check_dispatcher(given: object) -> None:
         )
 
 
-def _check_cpu(cpu: object) -> None:
+def check_cpu(what: str, cpu: object) -> None:
+    """Raise BadInputError unless ``cpu`` is the number of a CPU, or None."""
     if cpu is not None and (not isinstance(cpu, int) or isinstance(cpu, bool) or cpu < 0):
-        raise BadInputError("Threads(cpu)", cpu, "the number of a CPU from 0 up, or None")
+        raise BadInputError(what, cpu, "the number of a CPU from 0 up, or None")
 
 
 LOOP_VERBS: Final = (
