@@ -110,38 +110,13 @@ class Leaving:
         limit = _ROUND
         states: dict[str, bytes] = {}
         busy: dict[str, str] = {}
-
-        async def collect(name: str, process: Process) -> None:
-            if self._is_suspended(process):  # by a person, who resumes it
-                busy[name] = "is suspended"
-                return
-            busy[name] = "is busy"
-            # Before the answer, which may come too late for this task: then the process is
-            # suspended, and has to be resumed.
-            self._moving[name] = process
-            try:
-                state = await self._ask(process, _give)
-                types = self._types[name] = _types_of(process)
-                states[name] = encoded = types.encode(state)
-                if len(encoded) > LARGEST:
-                    raise ValueError(f"it has {len(encoded)} bytes; allowed are {LARGEST}")
-                del busy[name]
-            except TargetDownError:  # it has ended, and its state with it
-                del busy[name], self._moving[name]
-            except _Busy as error:
-                busy[name] = str(error)
-            except Exception as error:  # hand_over has raised, or the codec refuses: any error
-                raise NotAllowedError(
-                    f"the state of {name!r} cannot be handed over: {text_of(error)}"
-                ) from error
-
         try:
             with trio.move_on_after(_READY):
                 while True:
                     with trio.move_on_after(limit):
                         async with trio.open_nursery() as nursery:
                             for name, process in moving.items():
-                                nursery.start_soon(collect, name, process)
+                                nursery.start_soon(self._collect, name, process, states, busy)
                     if not busy:
                         return states
                     await self.resume()
@@ -157,12 +132,42 @@ class Leaving:
             f"the state of {name!r} cannot be handed over: it {why} for more than {_READY:g} s"
         )
 
+    async def _collect(
+        self, name: str, process: Process, states: dict[str, bytes], busy: dict[str, str]
+    ) -> None:
+        """Suspend a process, and put its state to the others; or put the cause to the busy ones."""
+        if self._is_suspended(process):  # by a person, who resumes it
+            busy[name] = "is suspended"
+            return
+        busy[name] = "is busy"
+        # Before the answer, which may come too late for this task: then the process is suspended,
+        # and has to be resumed.
+        self._moving[name] = process
+        try:
+            state = await self._ask(process, _give)
+            types = self._types[name] = _types_of(process)
+            states[name] = encoded = types.encode(state)
+            if len(encoded) > LARGEST:
+                raise ValueError(f"it has {len(encoded)} bytes; allowed are {LARGEST}")
+            del busy[name]
+        except TargetDownError:  # it has ended, and its state with it
+            del busy[name], self._moving[name]
+        except _Busy as error:
+            busy[name] = str(error)
+        except Exception as error:  # hand_over has raised, or the codec refuses: any error
+            raise NotAllowedError(
+                f"the state of {name!r} cannot be handed over: {text_of(error)}"
+            ) from error
+
     async def resume(self) -> None:
-        """Let the suspended processes go on: the successor has not taken over."""
+        """Let the suspended processes go on: the successor has not taken over. All of them, also
+        if the time of the hand-over ends meanwhile.
+        """
         moving, self._moving = self._moving, {}
-        for process in moving.values():
-            if self._is_suspended(process):
-                await self._ask_suspended(process, resume)
+        with trio.CancelScope(shield=True):
+            for process in moving.values():
+                if self._is_suspended(process):
+                    await self._ask_suspended(process, resume)
 
     async def forward(self, channel: Channel) -> None:
         """Forward the messages that wait, and all later ones: the successor has taken over. The
