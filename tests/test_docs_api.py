@@ -7,8 +7,12 @@ import inspect
 import pydoc
 import re
 from collections import Counter
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 import ergo_py
 import ergo_py.aio
@@ -126,3 +130,19 @@ def test_help_knows_every_public_class() -> None:
         assert inspect.classify_class_attrs(thing), thing
         assert thing.__name__ in pydoc.render_doc(thing), thing
         assert inspect.getmembers(thing), thing
+
+
+@pytest.mark.parametrize(
+    "page, function",
+    [("node", ergo_py.open_node), ("web", ergo_py.web.WebServer)],
+    ids=["open_node", "WebServer"],
+)
+def test_every_option_is_in_a_single_group(page: str, function: Callable[..., object]) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "api" / f"{page}.md").read_text(encoding="utf-8")
+    (table,) = re.findall(
+        rf"^The options of `{function.__name__}`, in groups:\n\n(.*?)\n\n",
+        text,
+        re.DOTALL | re.MULTILINE,
+    )
+
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(signature(function).parameters)
