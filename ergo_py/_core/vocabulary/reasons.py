@@ -170,8 +170,20 @@ class Crashed:
     def where(self) -> str:
         """The text of :attr:`traceback` without its last lines, which name the error. Empty if the
         program has no frame in it.
+
+        It begins at the last error that tells of another process: that error has the frames of its
+        own causes as a note. With all causes, each process of a chain of calls would repeat the
+        notes of those before it, and the text would double with each.
         """
-        return self.traceback.removesuffix("".join(_name_error(self.error)))
+        named = "".join(_name_error(self.error))
+        if self._told:
+            return self._told.removesuffix(named)
+        chain = _of_program(self._chain)
+        tells = [isinstance(getattr(error, "reason", None), Crashed) for error, _, _ in chain]
+        start = len(chain) - 1 - tells[::-1].index(True) if True in tells else 0
+        text = "".join(_format_chain(chain[start:])).removesuffix(named)
+        notes = "".join(_notes(chain[start][0])) if any(tells) else ""
+        return text.replace(notes, "", 1)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Crashed):

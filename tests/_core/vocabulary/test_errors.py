@@ -381,6 +381,34 @@ def test_the_error_of_a_crashed_callee_is_the_cause_and_its_traceback_a_note() -
     assert note.endswith("    raise PROBLEM")
 
 
+def crash_in_a_chain(length: int, *, wraps: bool) -> Exception:
+    """The error of the last of so many callers, each of which fails with the callee before it."""
+    error: Exception = ValueError("deep")
+    for number in range(length):
+        try:
+            try:
+                raise error
+            except TargetDownError as down:
+                if wraps:
+                    raise RuntimeError("wrapped") from down
+                raise
+        except Exception as failure:
+            error = TargetDownError(PID("node", 1, number), "request", Crashed(failure))
+    return error
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+def test_the_traceback_of_a_chain_of_callers_grows_with_its_length(wraps: bool) -> None:
+    errors = [crash_in_a_chain(length, wraps=wraps) for length in (3, 5, 15)]
+
+    # Each tells its own frames, and its cause those before: no error has the notes of another.
+    notes = [re.sub("[0-9]+", "", "".join(each.__notes__)) for each in errors]
+    assert notes[0] == notes[1] == notes[2]
+    assert "raise error" in notes[2]
+    short, long = (len(Crashed(each).traceback.splitlines()) for each in errors[1:])
+    assert long < 4 * short
+
+
 @pytest.mark.parametrize("given", ["no such key", LookupError, None])
 def test_a_call_can_be_refused_with_an_exception_only(given: Any) -> None:
     with pytest.raises(BadInputError) as caught:
