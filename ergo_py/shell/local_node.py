@@ -5,6 +5,7 @@ The other commands talk to a running node, and import neither this module nor th
 """
 
 import argparse
+import inspect
 import os
 import sys
 import traceback
@@ -303,6 +304,9 @@ def _simulation(target: str) -> Simulation:
     simulation = getattr(found, "simulation", None)
     if isinstance(simulation, Simulation):
         return simulation
+    if inspect.iscoroutinefunction(found) and [*inspect.signature(found).parameters] == ["world"]:
+        # The story of a world that a program explores by itself names it, too.
+        return Simulation(found, 1)
     tests = [
         each
         for each, value in vars(module).items()

@@ -89,6 +89,15 @@ def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert "digest" in capsys.readouterr().out
 
 
+async def empty_world(world: World) -> None:
+    await world.start(1)
+
+
+def test_the_command_runs_a_world_without_a_decorator(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", f"{__file__}::empty_world", "--seed", "7"]) == 0
+    assert "1 seed goes well" in capsys.readouterr().out
+
+
 def test_the_command_of_the_page_imports_a_test_with_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
