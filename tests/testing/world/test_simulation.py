@@ -115,7 +115,7 @@ def test_the_command_of_the_page_imports_a_test_with_its_package(
     "words, text",
     [
         ([f"{__file__}"], "names no test"),
-        ([f"{__file__}::test_the_command_runs_seeds"], "with @simulated"),
+        ([f"{__file__}::test_the_command_runs_seeds"], "is no test of a world"),
         ([f"{__file__}::nothing"], "with @simulated"),
         (["nowhere.py::test"], "no file"),
         ([f"{__file__}::fails_when_cut", "--plan", "nonsense"], "plan"),
