@@ -35,13 +35,17 @@ NOT_OURS = {
     "tell",
 }
 """Names of Python, trio and the framework that the page is for."""
-EXAMPLES = {"asker", "Class", "Session", "Worker", "args", "options", "cores", "Queue"} | {
-    "fetch",
-    "part",
-    "task",
-    "url",
-    "urls",
-}
+EXAMPLES = (
+    {"Add", "Reset", "int"}
+    | {"asker", "Class", "Session", "Worker", "args", "options", "cores", "Queue"}
+    | {
+        "fetch",
+        "part",
+        "task",
+        "url",
+        "urls",
+    }
+)
 """Placeholders for names of the reader."""
 
 

@@ -16,7 +16,7 @@ class Door(Actor):
         await self.spawn_meta(self.server)  # it waits at the socket, so that no actor has to
         print(f"listening at {self.server.local}", flush=True)
 
-    async def handle_message(self, message: object, sender: PID | Alias) -> None:
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
             case TCP.Data():
                 self.send("sum", message)
@@ -25,7 +25,7 @@ class Door(Actor):
 class Sum(Actor):
     total = 0
 
-    async def handle_message(self, message: TCP.Data, sender: PID | Alias) -> None:
+    def handle_message(self, message: TCP.Data, sender: PID | Alias) -> None:
         self.total += int(message.data)  # a line that is no number crashes this process
         self.send(message.connection, TCP.Send(f"= {self.total}\n".encode()))
 
