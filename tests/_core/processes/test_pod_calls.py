@@ -37,14 +37,18 @@ async def spawned(node: Node, count: int, **options: Any) -> list[PID]:
     return [await node.spawn(Doer, dispatcher=POD, **options) for _ in range(count)]
 
 
-def ask(*path: Any) -> Any:
+def its_thread(_me: Any) -> int:
+    return threading.get_ident()
+
+
+def ask(*path: Any, last: Any = its_thread) -> Any:
     """A function that has a process ask the next process of the path, and so on. The last answers
-    with its thread.
+    with its thread, or does something else.
     """
     if not path:
-        return lambda _me: threading.get_ident()
+        return last
     first, *rest = path
-    return lambda me: me.call(first, ask(*rest), timeout=30)
+    return lambda me: me.call(first, ask(*rest, last=last), timeout=30)
 
 
 def cause_of(error: BaseException | None) -> BaseException | None:
@@ -406,5 +410,16 @@ async def test_calls_nest_in_a_pod_up_to_a_bound() -> None:
         assert await node.call(pids[0], ask(*pids[1:-1])) > 0
         with pytest.raises(TargetDownError) as caught:
             await node.call(pids[0], ask(*pids[1:]))
+
+        assert isinstance(cause_of(caught.value), DeadlockError)
+
+
+async def test_spawns_nest_in_a_pod_up_to_a_bound() -> None:
+    async with running_node() as node:
+        pids = await spawned(node, _DEPTH)
+
+        with pytest.raises(TargetDownError) as caught:
+            path = ask(*pids[1:], last=lambda me: me.spawn(Doer, [], dispatcher=POD))
+            await node.call(pids[0], path)
 
         assert isinstance(cause_of(caught.value), DeadlockError)
