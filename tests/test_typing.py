@@ -16,6 +16,10 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tests" / "typing").glob("*.py"))
 
 MYPY = re.compile(r"# type: ignore\[[\w, -]+\]")
+PREPARATION = re.compile(
+    r" +(?:def |async def |@|class |# |pass$|\w+: [\w, :\[\]]+(?:$| = ))(?!.*ignore)"
+)
+"""Lines among the mistakes that are right: heads, parameters, and addresses with annotations."""
 PYRIGHT = re.compile(r"# pyright: ignore\[[\w, ]+\]")
 
 
@@ -31,11 +35,11 @@ def cases(beginning: str) -> list[Any]:
     found: list[Any] = []
     for file in FILES:
         for name, body in re.findall(
-            rf"^(?:async def|def|class) ({beginning}\w*)\b.*\n((?:(?: .*)?\n)+)",
+            rf"^(?:async def|def|class) ({beginning}\w*)\b.*\n((?:(?:[ )].*)?\n)+)",
             file.read_text(encoding="utf-8"),
             re.MULTILINE,
         ):
-            lines = [line for line in body.splitlines() if line.strip()]
+            lines = [line for line in body.splitlines() if line.strip() and line[0] != ")"]
             found.append(pytest.param(lines, id=f"{file.stem}-{name}"))
     return found
 
@@ -91,9 +95,11 @@ def test_no_setting_omits_the_cases_or_allows_needless_ignores() -> None:
 
 def test_every_part_of_the_interface_has_cases() -> None:
     assert [file.stem for file in FILES] == [
+        "addresses",
         "facades",
         "groups",
         "methods",
+        "mistakes",
         "spawn_and_call",
         "streams",
         "tasks",
@@ -105,9 +111,7 @@ def test_every_part_of_the_interface_has_cases() -> None:
 
 @pytest.mark.parametrize("lines", cases("(?i:wrong)"))
 def test_every_mistake_among_the_cases_is_expected_of_both_checkers(lines: list[str]) -> None:
-    mistakes = [
-        line for line in lines if not line.lstrip().startswith(("def ", "async def ", "@", "class"))
-    ]
+    mistakes = [line for line in lines if not PREPARATION.match(line)]
 
     assert mistakes
     for line in mistakes:

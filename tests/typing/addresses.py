@@ -15,7 +15,6 @@ from ergo_py import (
     Node,
     Pool,
     PoolSpec,
-    Ref,
     Request,
     ask,
     exposed,
@@ -83,6 +82,7 @@ class AnyWorkers(Pool):
 async def right_for_messages(node: Node, any_pid: PID, alias: Alias, any_message: Any) -> None:
     counter = await node.spawn(Counter)
     assert_type(counter, PID[Counter])
+    assert_type(await node.spawn(Exact), PID[Exact])
     exact: PID[Counter] = await node.spawn(Exact)
     adding: PID[Actor[Add]] = counter
     node.send(counter, Add(3))
@@ -186,12 +186,11 @@ class Wrong(Actor[str]):
     def handle_message(self, message: int, sender: object) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         pass
 
-    async def ask_wrongly(self, counter: PID[Counter]) -> Ref:
+    async def ask_wrongly(self, counter: PID[Counter]) -> None:
         self.send(counter, "add")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         self.send(self.pid, 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         self.send_after(1.0, self.pid, 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         await self.call(counter, ask(Account.deposit, 3))  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
-        return self.request(counter, Total())
 
 
 class Reader(MetaProcess):

@@ -3,6 +3,7 @@ spawn_and_call.py.
 """
 
 from dataclasses import dataclass
+from typing import assert_type
 
 from typing_extensions import override
 
@@ -145,8 +146,8 @@ async def right(node: Node, counter: PID[Counter], account: PID[Account], any_pi
     service: Service[Counter] = node.service("counter")
     service.send(Add(3))
     service.send(cast(Counter.total))
-    (await service.call(Total())).bit_length()
-    (await service.call(ask(Counter.total))).bit_length()
+    assert_type(await service.call(Total()), int)
+    assert_type(await service.call(ask(Counter.total)), int)
     await service.call("anything")
     counters: Registry[Counter] = node.registry("counters")
     counters.register("ada", counter)
