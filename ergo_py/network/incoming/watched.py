@@ -48,9 +48,9 @@ class WatchedTargets:
         """Watch a target for the other node. A watched event also sends its publications."""
         number, target = op.number, self._routes.target(op.to)
         is_known = target in self._numbers
+        if self._targets.get(number, target) != target:  # no honest node uses a number twice
+            raise ViolationError(f"the watch {number} has a target already")
         if not is_known:
-            if number in self._targets:  # no honest node uses a number twice
-                raise ViolationError(f"the watch {number} has a target already")
             limits = self._peer.network.limits
             if len(self._numbers) >= limits.watches:
                 self._refusals.refuse_excess(TOO_MANY_WATCHES)
@@ -60,9 +60,13 @@ class WatchedTargets:
         if isinstance(target, EventName):
             self._send_recent(number, target, op.subscriber)
         if is_known:
-            return
+            # The other node may have forgotten the old number: it repeated the watch before it
+            # learned that the target had ended, and a new target of that name began meanwhile.
+            del self._targets[self._numbers[target]]
         self._targets[number] = target
         self._numbers[target] = number
+        if is_known:
+            return
         try:
             self._kernel.links.relate(self._watcher(), target, Kind.MONITOR)
         except RelationExistsError:
