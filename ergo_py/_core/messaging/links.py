@@ -186,7 +186,12 @@ class Links:
         remote = self._router.remote
         assert remote is not None
         for watcher in watchers:
-            remote.watch(name, watcher)
+            try:
+                remote.watch(name, watcher)
+            except Exception:
+                # The network refuses now, such as at its bound of connections. Nobody waits for
+                # this try, and the clock must go on: the follower tries again later.
+                self.away[name].wait(watcher, self._router.clock)
 
     def tell_group(self, group: object, notice: GroupJoined | GroupLeft) -> None:
         """Notify all processes that monitor a group."""

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from ergo_py import BadInputError, Down, EventName, Published
-from ergo_py.network import Memory
+from ergo_py.network import Memory, NetworkError
 from tests.actors import Puppet
 from tests.support import kernel_of, running_node
 
@@ -177,3 +177,50 @@ async def test_tries_get_rarer_and_begin_again_after_an_event_that_has_lasted(
         await trio.sleep(0.5)
 
         assert heard == [1, 2]
+
+
+async def test_an_end_and_a_new_subscriber_may_cross_on_their_way(autojump_clock: Any) -> None:
+    network = Memory()
+    async with (
+        running_node("a@test", network=network) as a,
+        running_node("b@test", network=network) as b,
+    ):
+        b.open_topic("news")
+        streams = [a.events(NEWS, follow=True)]
+        await trio.sleep(1)
+        # Neither node has heard of the other's act.
+        b.close_topic("news")
+        b.open_topic("news")
+        streams.append(a.events(NEWS, follow=True))
+        heard: list[object] = []
+        for number in range(2):
+            await trio.sleep(8)
+            b.publish("news", number)
+            for stream in streams:
+                with trio.fail_after(8):
+                    heard.append((await anext(stream)).message)
+            b.close_topic("news")
+            b.open_topic("news")
+
+    assert heard == [0, 0, 1, 1]
+
+
+async def test_a_network_that_refuses_is_tried_again(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NetworkError("not now")
+
+    network = Memory()
+    async with (
+        running_node("a@test", network=network) as a,
+        running_node("b@test", network=network) as b,
+    ):
+        stream = a.events(NEWS, follow=True)
+        await trio.sleep(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(kernel_of(a).router.remote, "watch", refuse)
+            await trio.sleep(20)
+        await b.spawn(Producer, "kept")
+        with trio.fail_after(8):
+            assert (await anext(stream)).message == "kept"
