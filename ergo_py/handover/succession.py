@@ -24,6 +24,8 @@ from .next_version import NextVersion
 
 __all__ = ["Succession"]
 
+_DRAIN: Final = 30.0
+"""Seconds that a program serves on after its successor has taken over."""
 _TRIES: Final = 10
 """How often a program looks for its predecessor, while that hands over to another program."""
 
@@ -47,6 +49,7 @@ class Succession:
         self._sockets = sockets
         self._predecessor: Channel | None = None
         self._is_up = trio.Event()
+        self._predecessor_has_ended = trio.Event()
         self._scope = trio.CancelScope()
         """Around the wait for a successor, which ends with the program."""
         self._accepting = trio.CancelScope()
@@ -198,6 +201,7 @@ class Succession:
             await Arriving(kernel_of(node)).serve(predecessor)
             predecessor.close()
             self._predecessor = None
+        self._predecessor_has_ended.set()
 
     def _listen(self) -> None:
         """Listen for successors. The file of the predecessor is replaced in a single step."""
@@ -259,7 +263,11 @@ class Succession:
         """Finish the work of this program, while its moved processes forward their messages."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(leaving.pass_answers)
-            await node.drain()
+            async with trio.open_nursery() as work:
+                work.start_soon(node.drain, _DRAIN)
+                # The sessions of the predecessor reach moved processes through this program.
+                with trio.move_on_after(_DRAIN):
+                    await self._predecessor_has_ended.wait()
             await leaving.flush()
             nursery.cancel_scope.cancel()
         node.stop()

@@ -392,6 +392,23 @@ async def test_two_successors_at_once_take_over_in_turn(place: Path) -> None:
         assert await second.node.call("counter", "total") == 5
 
 
+async def test_a_process_that_has_moved_twice_is_reached_by_the_first_program(place: Path) -> None:
+    drained, begun = trio.Event(), trio.Event()
+    gate = [ChildSpec("gate", Gate, drained, begun)]
+    async with old_program([*counter(), *gate]) as (old, start):
+        second = await start(counter())
+        await begun.wait()
+        third = await start(counter())
+        await third.serves.wait()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+
+        assert await old.node.call("counter", 5) == 5
+        assert await third.node.call("counter", "total") == 5
+        drained.set()
+        await old.has_ended.wait()
+        await second.has_ended.wait()
+
+
 class Fresh(Actor):
     """Has no state."""
 
