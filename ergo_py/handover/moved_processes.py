@@ -271,6 +271,12 @@ class Arriving:
         """The names of the processes that take a state over."""
         return sorted(_with_callback(self._kernel, "take_over"))
 
+    def why_fresh(self, name: str) -> str:
+        """Why no process takes the state of this name over."""
+        if name in self._kernel.router.registry.names:
+            return "a process starts fresh: its class has no take_over"
+        return "a state is lost: the next version has no process of this name"
+
     async def take_over(self, states: Mapping[str, bytes]) -> None:
         """Give each process its state, before the messages that wait.
 

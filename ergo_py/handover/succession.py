@@ -162,9 +162,7 @@ class Succession:
                 elif "states" in answer:
                     await self._give_states(arriving, states, predecessor)
                     for name in answer.get("fresh", ()):
-                        node.log.warning(
-                            "a process starts fresh: its class has no take_over", process=name
-                        )
+                        node.log.warning(arriving.why_fresh(name), process=name)
                 elif "late" in answer:
                     raise NotAllowedError(
                         f"{goes_on}: this one was not up within {answer['late']} s; call "

@@ -458,11 +458,12 @@ async def test_a_process_that_a_person_has_suspended_stays_so(
 async def test_a_state_that_the_next_version_does_not_take_is_named_in_its_log(
     place: Path,
 ) -> None:
-    async with old_program(counter()) as (old, start):
+    async with old_program([*counter(), ChildSpec("removed", Counter)]) as (old, start):
         new = await start([ChildSpec("counter", Fresh)])
         await old.has_ended.wait()
         assert [(record.event, record.fields["process"]) for record in new.log] == [
-            ("a process starts fresh: its class has no take_over", "counter")
+            ("a process starts fresh: its class has no take_over", "counter"),
+            ("a state is lost: the next version has no process of this name", "removed"),
         ]
 
 

@@ -44,7 +44,10 @@ async def _upgrade(name: str) -> None:
         )
     _tell("listening sockets handed over", line.get("sockets", ()))
     _tell("states handed over", line.get("states", ()))
-    _tell("started fresh, since the next version has no take_over for them", line.get("fresh", ()))
+    _tell(
+        "states not taken, since the next version has no process of this name with take_over",
+        line.get("fresh", ()),
+    )
     say("the next version serves, and the old one finishes its open work")
 
 
