@@ -60,8 +60,10 @@ class PostgresListen(DeviceBridge):
             self._heard.extend(self._session.notifies(timeout=0))
         if self._heard:
             return self._heard.popleft()
-        ready, _, _ = select.select([self._session.fileno(), self._bell], [], [])
-        if self._bell in ready:
+        poll = select.poll()  # unlike select(), it takes descriptors from 1024 on
+        poll.register(self._session.fileno(), select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
+        if any(ready == self._bell for ready, _ in poll.poll()):
             os.read(self._bell, 1000)
         return None
 

@@ -25,6 +25,7 @@ from ..actor import Actor
 from ..meta.blocking_calls import BlockingCalls
 from ..supervision.specs import Backoff
 from .item import Item
+from .source import ALIVE, Source
 from .steps import Batch, Batched, Stage, Step, ToActor
 
 __all__ = ["Entry", "Lanes", "Retry"]
@@ -168,10 +169,11 @@ class Lanes:
         self._news.set()
         self._news = trio.Event()
 
-    async def wait(self, until: float) -> None:
-        """Wait for news, at most until a time."""
-        with trio.move_on_at(until):
+    async def wait(self, until: float) -> bool:
+        """Wait for news, at most until a time. False if there are none."""
+        with trio.move_on_at(until) as timer:
             await self._news.wait()
+        return not timer.cancelled_caught
 
     @property
     def share(self) -> int:
@@ -379,6 +381,11 @@ class _BatchLane(_Lane):
     behind the step has an outage.
     """
 
+    def __init__(self, lanes: Lanes, step: Step, pipeline: Actor) -> None:
+        super().__init__(lanes, step, pipeline)
+        idle = getattr(type(step), "keep_alive", None)
+        self._stays_alive = idle not in (Batched.keep_alive, Source.keep_alive)
+
     async def _handle_next(self) -> None:
         batch = await self._next_batch()
         tries = 0
@@ -396,14 +403,26 @@ class _BatchLane(_Lane):
         until = inf
         while True:
             waiting = len(own) + len(lanes.shared)
-            if waiting and until == inf:
+            if not waiting:
+                until = inf  # another lane has taken the items
+            elif until == inf:
                 until = trio.current_time() + step.within
             is_due = lanes.is_hurried or trio.current_time() >= until
             if waiting >= step.batch or (waiting and is_due):
                 batch = [own.popleft() for _ in range(min(step.batch, len(own)))]
                 rest = min(step.batch - len(batch), len(lanes.shared))
                 return batch + [lanes.shared.popleft() for _ in range(rest)]
-            await lanes.wait(until)
+            if waiting or not self._stays_alive:
+                await lanes.wait(until)
+            elif not await lanes.wait(trio.current_time() + ALIVE):
+                await self._keep_alive(step.keep_alive)
+
+    async def _keep_alive(self, keep_alive: Callable[[], None]) -> None:
+        try:
+            await self._in_place(keep_alive)
+        except Exception as error:
+            self._log("an idle step of a pipeline has lost its connection", error)
+            await self._reopen()
 
     async def _try(self, batch: Sequence[Entry]) -> Exception | None:
         step = self._step

@@ -12,7 +12,7 @@ from .._core.vocabulary.errors import NodeStoppedError
 from ..meta.readers import ReaderWait
 from ..supervision.specs import Backoff
 from .item import Item
-from .source import Source
+from .source import ALIVE, Source
 
 __all__ = ["SourceReader"]
 
@@ -22,8 +22,6 @@ _BUSY: Final = 0.05
 """The same while items are open: acknowledgements wait for that, unless the source waits as
 `Source` does.
 """
-_ALIVE: Final = 0.25
-"""Seconds between two calls of ``keep_alive``: a small part of all heartbeats of brokers."""
 
 Settled = tuple[list[Item], Exception | None]
 """Items to acknowledge, or to fail with the error."""
@@ -109,7 +107,7 @@ class SourceReader(MetaProcess):
             room = 0 if self._is_draining else self._most - self.open
             if not room:
                 # Without a bound for a source that has nothing to do meanwhile.
-                if not self._wait.in_thread(self._has_news, _ALIVE if stays_alive else None):
+                if not self._wait.in_thread(self._has_news, ALIVE if stays_alive else None):
                     source.keep_alive()
                 continue
             items = source.take(room)

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from time import sleep
+from typing import Final
 
 from .._core.vocabulary.public_names import show_public_names
 from .item import Item
 
-__all__ = ["Source"]
+__all__ = ["ALIVE", "Source"]
+
+ALIVE: Final = 0.25
+"""Seconds between two calls of ``keep_alive``: a small part of all heartbeats of brokers."""
 
 
 class Source:
@@ -36,7 +40,8 @@ class Source:
 
     def keep_alive(self) -> None:
         """Called four times a second while no item may be taken, as the bound is reached or the
-        pipeline stops: for a library that must answer its broker even then.
+        pipeline stops: for a library that must answer its broker even then. As a sink, while there
+        are no items.
         """
 
     def ack(self, items: list[Item]) -> None:

@@ -85,6 +85,11 @@ class Batched(Step):
         self.batch = batch
         self.within = within
 
+    def keep_alive(self) -> None:
+        """Called four times a second while there are no items: for a library that must answer its
+        broker even then. If it raises, the pipeline calls ``close`` and ``open``.
+        """
+
     def handle_batch(self, items: list[Item]) -> object:
         """Handle the items."""
         raise NotImplementedError(f"{type(self).__qualname__} has no handle_batch(self, items)")

@@ -1,13 +1,15 @@
 """Pipelines: each item is acknowledged after the sink, within the bound, or given up."""
 
 from enum import StrEnum
-from typing import Any
+from math import inf
+from typing import Any, ClassVar
 
 import pytest
 import trio
 
 from ergo_py import Actor, Backoff, BadInputError, ChildSpec, Reject
 from ergo_py.pipelines import Batch, Item, Pipeline, Retry, Sink, Source, Stage, ToActor
+from ergo_py.pipelines.lanes import Lanes
 from ergo_py.telemetry.figures import read_figures
 from ergo_py.telemetry.metrics import families_of
 from tests.pipelines.broker import (
@@ -477,6 +479,51 @@ class Slow(Collect):
     async def handle_batch(self, items: list[Item]) -> None:
         self.batches.append([item.body for item in items])
         await trio.sleep(4.0)
+
+
+@in_virtual_time
+async def test_an_idle_lane_waits_for_news_after_another_has_taken_the_items(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments: list[float] = []
+    wait = Lanes.wait
+
+    async def noted(lanes: Lanes, until: float) -> bool:
+        moments.append(until)
+        return await wait(lanes, until)
+
+    monkeypatch.setattr(Lanes, "wait", noted)
+    broker, sink = Broker(1), Collect(batch=10, within=0.2)
+
+    async with running(broker, sink.times(2)):
+        await until(lambda: broker.is_done)
+        await trio.sleep(1.0)
+        assert moments[-2:] == [inf, inf]
+
+
+class Alive(Collect):
+    """Tells of each call while it is idle; the third raises."""
+
+    calls: ClassVar[list[str]] = []
+
+    async def open(self) -> None:
+        self.calls.append("open")
+
+    def keep_alive(self) -> None:
+        self.calls.append("alive")
+        if len(self.calls) == 4:
+            raise ConnectionError("the broker has closed the connection")
+
+
+@in_virtual_time
+async def test_an_idle_sink_stays_alive_and_opens_again_if_its_connection_is_lost() -> None:
+    Alive.calls.clear()
+    broker = Broker()
+
+    async with running(broker, Alive()):
+        await until(lambda: len(Alive.calls) >= 6)
+
+    assert Alive.calls[:6] == ["open", "alive", "alive", "alive", "open", "alive"]
 
 
 @in_virtual_time

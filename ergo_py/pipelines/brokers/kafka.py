@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final, TypeAlias, Unpack
 
+from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
 from .broker import BatchKeywords, Broker, missing
@@ -115,6 +116,8 @@ class Kafka(Broker[_Link]):
 
     def take(self, most: int) -> list[Item]:
         """Return the next items, and note in the group that they were taken."""
+        if not self._group:
+            raise BadInputError("Kafka(group=…)", "", "the name of a group, for a source")
         items = self.take_found(most)
         for message in self._consumer.consume(most - len(items), 0.0) if len(items) < most else ():
             items.append(self._item(message))
@@ -147,7 +150,11 @@ class Kafka(Broker[_Link]):
             self.found.append(self._item(message))
 
     def keep_alive(self) -> None:
-        """Poll now and then, without an item: a consumer that does not poll leaves the group."""
+        """Poll now and then, without an item: a consumer that does not poll leaves the group. A
+        producer has a thread for that.
+        """
+        if not self._group:
+            return
         self._beats += 1
         if self._beats % _BEATS == 0:
             assigned = self._consumer.assignment()

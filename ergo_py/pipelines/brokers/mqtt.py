@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final, Unpack
 from urllib.parse import unquote, urlsplit
 
+from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
@@ -84,6 +85,10 @@ class MQTT(Broker[_Link]):
         super().__init__(**options)
         check_number("prefetch", prefetch, least=1, most=65_535, whole=True)
         self._url, self._topic, self._session = urlsplit(url), topic, session
+        if self._url.scheme not in ("mqtt", "mqtts") or not self._url.hostname:
+            raise BadInputError(
+                "MQTT(url)", url.rpartition("@")[2], "mqtt://host:1883, or mqtts://host"
+            )
         self._prefetch = prefetch
         self._answers: list[ReasonCode] = []
         self._unconfirmed: set[int] = set()
@@ -107,8 +112,8 @@ class MQTT(Broker[_Link]):
         wishes.SessionExpiryInterval = _FOREVER if self._session else 0
         wishes.ReceiveMaximum = self._prefetch
         port = url.port or (8883 if url.scheme == "mqtts" else 1883)
-        host = url.hostname or "localhost"
-        client.connect(host, port, _KEEP_ALIVE, clean_start=not self._session, properties=wishes)
+        host, is_clean = url.hostname or "", not self._session
+        client.connect(host, port, _KEEP_ALIVE, clean_start=is_clean, properties=wishes)
         return _Link(client)
 
     def open(self) -> None:
@@ -137,6 +142,8 @@ class MQTT(Broker[_Link]):
 
     def take(self, most: int) -> list[Item]:
         """Return items that the broker has sent."""
+        if not self._session:
+            raise BadInputError("MQTT(session=…)", "", "the client id of the session, for a source")
         self.keep_alive()
         return self.take_found(most)
 

@@ -43,6 +43,24 @@ def test_a_prefetch_that_the_protocol_does_not_have_is_refused(name: str) -> Non
             getattr(pipelines, name)("mqtt://localhost", "jobs", prefetch=wrong)
 
 
+@pytest.mark.parametrize("url", ["broker.example:2883", "broker.example", "http://a:secret@b", ""])
+def test_an_address_that_is_no_mqtt_broker_is_refused_without_its_password(url: str) -> None:
+    pytest.importorskip("paho", reason="needs the package paho")
+
+    with pytest.raises(BadInputError, match="mqtt://host:1883") as found:
+        pipelines.MQTT(url, "jobs")
+    assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize("name, option", [("MQTT", "session"), ("Kafka", "group")])
+def test_a_source_without_its_name_at_the_broker_says_so(name: str, option: str) -> None:
+    package = {"MQTT": "paho", "Kafka": "confluent_kafka"}[name]
+    pytest.importorskip(package, reason=f"needs the package {package}")
+
+    with pytest.raises(BadInputError, match=rf"{name}\({option}=…\)"):
+        getattr(pipelines, name)("mqtt://localhost", "jobs").take(1)
+
+
 def test_a_missing_library_is_told_with_its_extra() -> None:
     assert "pip install 'ergo_py[amqp]'" in str(missing("AMQP", "pika", "amqp"))
 
