@@ -5,6 +5,10 @@ from typing import Final, NamedTuple
 
 __all__ = ["advice_for"]
 
+_LIBRARIES: Final = r"(?:(?:site|dist)-packages|python3\.\d+t?|[/\\]Lib)"
+"""The directories of libraries: a program may have modules of the same names."""
+_NO_TEXT: Final = r"(?<![\"']\.)(?<!path\.)"
+"""The join of texts and of paths is no join of a thread."""
 _IN_A_THREAD: Final = "`await self.run_task(function, …)` makes it in a thread"
 
 
@@ -19,8 +23,9 @@ class _Kind(NamedTuple):
 
     def fits(self, stack: str, line: str) -> bool:
         """Whether the stack, or its innermost line, shows this code."""
-        in_library = rf"[/\\](?:{self.modules})(?:\.py\"|[/\\])"
-        return bool(re.search(in_library, stack) or re.search(rf"\b(?:{self.calls})\(", line))
+        in_library = rf"{_LIBRARIES}[/\\](?:{self.modules})(?:\.py\"|[/\\])"
+        call = rf"{_NO_TEXT}\b(?:{self.calls})\("
+        return bool(re.search(in_library, stack) or re.search(call, line))
 
 
 _KINDS: Final = (

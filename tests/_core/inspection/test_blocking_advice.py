@@ -29,6 +29,9 @@ PROGRAM = '  File "/home/me/shop.py", line 7, in handle_message\n    {}\n'
         ),
         (PROGRAM.format("total += x * x"), "ProcessCalls or a worker node"),
         (PROGRAM.format("self.execute(order)") + PROGRAM.format("x += 1"), "ProcessCalls"),
+        (PROGRAM.format('line = ",".join(map(str, rows))'), "ProcessCalls"),
+        (PROGRAM.format("worker.join()"), "node.send"),
+        ('  File "/home/me/requests/app.py", line 7, in f\n    total += 1\n', "ProcessCalls"),
         ("", "ProcessCalls"),
     ],
     ids=[
@@ -41,6 +44,9 @@ PROGRAM = '  File "/home/me/shop.py", line 7, in handle_message\n    {}\n'
         "HTTP",
         "loop",
         "outer",
+        "text",
+        "join",
+        "module of the program",
         "empty",
     ],
 )
