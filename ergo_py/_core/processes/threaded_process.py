@@ -82,7 +82,10 @@ def _refuse(process: str, *_args: object, **_keywords: object) -> NoReturn:
 class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
-    __slots__ = ("_changed", "_hop", "_laned", "_waiting", "thread_group", "hopping", "hurries")
+    __slots__ = (
+        *("_beside", "_changed", "_hop", "_laned", "_waiting"),
+        *("thread_group", "hopping", "hurries"),
+    )
 
     def __init__(
         self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: Process | None
@@ -99,6 +102,8 @@ class DispatchedProcess(Process):
         self.hopping = callbacks.defined - callbacks.asynchronous - {"handle_inspect"}
         self.thread_group: ThreadGroup | None = None
         self._waiting: Any = None
+        self._beside: tuple[Caller, ...] = ()
+        """The calls of tasks that the callback waits for at the end of a nursery."""
         super().__init__(kernel, callbacks.with_asynchronous(self.hopping), options, parent)
         self.hurries = False
         """Whether the callback in the thread has sent a message with a priority. Sent to this same
@@ -130,10 +135,29 @@ class DispatchedProcess(Process):
 
     def borrows_thread(self) -> bool:
         """Have the thread of the plain callbacks run them while the callback in it waits for this
-        process. False if the process waits for more than that thread.
+        process. False if the process waits for more than that thread, also for the callbacks that
+        run in it above its own: its own call may have timed out meanwhile.
         """
-        group = self.thread_group
-        return self._waiting is None and group is not None and group.lend_to(self)
+        group, job = self.thread_group, self.job
+        if self._waiting is not None or group is None or (job is not None and job.ident):
+            return False
+        return group.lend_to(self)
+
+    def begin_wait_beside(self, caller: Caller) -> None:
+        """Record the call of a task that the callback waits for. The thread serves such calls one
+        after the other.
+        """
+        if self._waiting is None:
+            self._beside = (caller,)
+            self.waiting = caller
+        else:
+            self._beside += (caller,)
+
+    def end_wait_beside(self, caller: Caller) -> None:
+        """Record that the task has stopped waiting in that call. The thread serves the next."""
+        self._beside = tuple(each for each in self._beside if each is not caller)
+        if self._waiting is caller:
+            self.waiting = self._beside[0] if self._beside else None
 
     @property
     def job(self) -> Job | None:
