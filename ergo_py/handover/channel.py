@@ -51,8 +51,10 @@ _PATH: Final = 100
 """Maximum bytes of the path of a socket; operating systems allow 104 or 108."""
 _MOST: Final = 250
 """Sockets in a message; Linux allows 253."""
-_LONGEST: Final = 65536
-"""Bytes of a line, without its body."""
+_LONGEST: Final = 1 << 26
+"""Bytes of a line, without its body: it names all processes that take a state over."""
+_PART: Final = 65536
+"""Bytes that are received at once."""
 LARGEST: Final = 1 << 30
 """Bytes of a body: a state, or a message."""
 Line = dict[str, Any]
@@ -91,8 +93,10 @@ class Channel:
         """Wait for a line, and for its ``body``. It is empty if the other program has ended, or
         speaks another language.
         """
-        while (end := self._received.find(b"\n")) < 0:
-            if len(self._received) > _LONGEST or not await self._receive():
+        searched = 0
+        while (end := self._received.find(b"\n", searched)) < 0:
+            searched = len(self._received)
+            if searched > _LONGEST or not await self._receive():
                 return {}
         try:
             said = json.loads(self._received[:end])
@@ -116,7 +120,7 @@ class Channel:
         """Receive more bytes. False if there are no more."""
         try:
             space = socket.CMSG_SPACE(_MOST * self._descriptors.itemsize)
-            data, rights, _, _ = await self._sock.recvmsg(_LONGEST, space)
+            data, rights, _, _ = await self._sock.recvmsg(_PART, space)
         except OSError:
             return False
         for level, kind, given in rights:

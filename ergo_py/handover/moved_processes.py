@@ -49,17 +49,28 @@ _LAST: Final = 5.0
 """
 
 
-def _types_of(process: Process) -> "MessageTypes":
-    """The codec of a process: plain values, the types of the module that defines its class, and
-    those that the network of the node lists. Each process has its own, since classes of several
-    modules may have the same name.
+class _Codecs:
+    """The codecs of processes: plain values, the types of the module that defines the class of the
+    process, and those that the network of the node lists. Each module has its own, since classes of
+    several modules may have the same name.
     """
-    from ..network.messages.message_types import MessageTypes  # noqa: PLC0415 - needs msgspec
 
-    network = cast("Network | None", process.router.remote)
-    module = sys.modules.get(type(process.behaviour_itself).__module__)
-    listed = [] if network is None else network.types.listed
-    return MessageTypes([*([] if module is None else [module]), *listed], is_limited=False)
+    def __init__(self, kernel: Kernel) -> None:
+        network = cast("Network | None", kernel.router.remote)
+        self._listed = () if network is None else network.types.listed
+        self._made: dict[str, MessageTypes] = {}
+        """By the name of the module: thousands of processes have the same."""
+
+    def of(self, process: Process) -> "MessageTypes":
+        """The codec of a process."""
+        from ..network.messages.message_types import MessageTypes  # noqa: PLC0415 - needs msgspec
+
+        name = type(process.behaviour_itself).__module__
+        if name not in self._made:
+            module = sys.modules.get(name)
+            listed = [*([] if module is None else [module]), *self._listed]
+            self._made[name] = MessageTypes(listed, is_limited=False)
+        return self._made[name]
 
 
 def _with_callback(kernel: Kernel, name: str) -> dict[str, Process]:
@@ -82,6 +93,7 @@ class Leaving:
         self._kernel = kernel
         self._moving: dict[str, Process] = {}
         """The processes that are suspended."""
+        self._codecs = _Codecs(kernel)
         self._types: dict[str, MessageTypes] = {}
         """The codec of each."""
         self._link: Link | None = None
@@ -145,7 +157,7 @@ class Leaving:
         self._moving[name] = process
         try:
             state = await self._ask(process, _give)
-            types = self._types[name] = _types_of(process)
+            types = self._types[name] = self._codecs.of(process)
             states[name] = encoded = types.encode(state)
             if len(encoded) > LARGEST:
                 raise ValueError(f"it has {len(encoded)} bytes; allowed are {LARGEST}")
@@ -266,6 +278,7 @@ class Arriving:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self._codecs = _Codecs(kernel)
 
     def names(self) -> list[str]:
         """The names of the processes that take a state over."""
@@ -287,7 +300,7 @@ class Arriving:
         for name, state in states.items():
             try:
                 process = found[name]
-                request = partial(_take, _types_of(process).decode(state))
+                request = partial(_take, self._codecs.of(process).decode(state))
                 await ask(kernel, kernel.pid, process, process.id, "take_over", request, None)
             except Exception as error:  # the process has ended, or take_over has raised: any error
                 raise NotAllowedError(
@@ -299,7 +312,7 @@ class Arriving:
         """Serve the messages that the predecessor forwards, until it has ended."""
         found = _with_callback(self._kernel, "take_over")
         if found:
-            types = {name: _types_of(process) for name, process in found.items()}
+            types = {name: self._codecs.of(process) for name, process in found.items()}
             await serve_forwarded(self._kernel, channel, types)
 
 

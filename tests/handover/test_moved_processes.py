@@ -409,6 +409,21 @@ async def test_a_process_that_has_moved_twice_is_reached_by_the_first_program(pl
         await second.has_ended.wait()
 
 
+async def test_a_program_may_take_the_states_of_thousands_of_processes(place: Path) -> None:
+    """Their names are one line, which comes in several parts."""
+    async with old_program(counter()) as (old, _):
+        old.node.send("counter", 5)
+        sock = trio.socket.socket(trio.socket.AF_UNIX)
+        await sock.connect(str(place / "shop.handover"))
+        with closing(Channel(sock)) as channel:
+            takes = ["counter", *(f"counter {number:030}" for number in range(6_000))]
+            heard = []
+            for line in ({"take": 1}, {"up": True, "takes": takes}):
+                await channel.say(line)
+                heard.append(await channel.hear())
+        assert heard == ANSWERS[:2]
+
+
 class Fresh(Actor):
     """Has no state."""
 
