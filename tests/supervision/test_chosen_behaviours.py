@@ -1,7 +1,7 @@
 """Behaviours that a function chooses at each start of a child or a worker."""
 
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -19,6 +19,8 @@ from ergo_py import (
 from ergo_py.errors import BehaviourError
 from tests.actors import Failed
 from tests.support import running_node
+
+T = TypeVar("T")
 
 
 class Worker(Actor):
@@ -38,6 +40,10 @@ class Patient(Worker):
 
     async def handle_call(self, request: Any, caller: Any) -> Any:
         return super().handle_call(request, caller)
+
+
+class OfParts(Actor, Generic[T]):
+    """Has a type parameter."""
 
 
 async def crash(node: Any, name: str) -> None:
@@ -162,7 +168,26 @@ def _number() -> int:
     return 5
 
 
-@pytest.mark.parametrize("function", [_undeclared, _unknown, _supervising, _number])
+async def _waiting() -> Worker:
+    return Worker()
+
+
+def _generating() -> Worker:  # type: ignore[misc]  # pyright: ignore[reportInvalidTypeForm]
+    yield Worker()  # pyright: ignore[reportReturnType]
+
+
+@pytest.mark.parametrize(
+    "function", [_undeclared, _unknown, _supervising, _number, _waiting, _generating]
+)
 def test_a_function_declares_the_class_of_an_actor(function: Any) -> None:
     with pytest.raises(BehaviourError, match=r"as in `def choose\(\) -> Worker`"):
         ChildSpec("child", function)
+
+
+def test_only_the_returned_class_of_a_function_is_looked_up() -> None:
+    def choose(_hidden: "Unknown") -> OfParts[int]:  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+        return OfParts()
+
+    assert ChildSpec("child", choose, None).is_chosen
+    with pytest.raises(BehaviourError, match="not NameError: name 'Unknown' is not defined"):
+        ChildSpec("child", _unknown)

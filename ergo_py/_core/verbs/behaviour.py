@@ -4,11 +4,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import copy_context
 from functools import partial
-from types import FunctionType, MappingProxyType, MethodType
+from types import FunctionType, MappingProxyType, MethodType, SimpleNamespace
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
+    Final,
     Generic,
     ParamSpec,
     Self,
@@ -16,6 +17,7 @@ from typing import (
     TypeVarTuple,
     Unpack,
     cast,
+    get_origin,
     get_type_hints,
     overload,
 )
@@ -613,6 +615,9 @@ def behaviour_of(given: object) -> type[Behaviour]:
         cls = cls.func
     if isinstance(cls, type) and issubclass(cls, Behaviour):
         return cls
+    origin = get_origin(cls)  # such as Pool for Pool[Worker]
+    if isinstance(origin, type) and issubclass(origin, Behaviour):
+        return origin
     if isinstance(given, Behaviour):
         name = type(given).__name__
         raise BehaviourError(
@@ -634,19 +639,36 @@ def behaviour_of(given: object) -> type[Behaviour]:
     )
 
 
+_NOT_PLAIN: Final = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+
+
 def declared_class(given: object) -> type[Behaviour] | None:
     """The class of behaviours that a function declares to return; None for anything else, and for
     supervisors, which are not chosen.
+
+    Raises:
+        BehaviourError: the function cannot see what it declares, or returns a coroutine or a
+            generator instead.
     """
     if not isinstance(given, FunctionType | MethodType):
         return None
+    if any(is_other(given) for is_other in _NOT_PLAIN):
+        raise BehaviourError("spawn(behaviour)", given, "a plain `def` without `yield`")
     try:
-        returned = get_type_hints(given).get("return")
-    except NameError:  # a class that the function cannot see
+        # Of no parameter: a function may see their types only while it is type-checked.
+        returns = SimpleNamespace(__annotations__={"return": given.__annotations__.get("return")})
+        returned = get_type_hints(returns, getattr(inspect.unwrap(given), "__globals__", {}))
+    except Exception as error:
+        declares = f"a class that it can see, not {type(error).__name__}: {error}"
+        raise BehaviourError("spawn(behaviour)", given, declares) from error
+    cls = get_origin(returned["return"]) or returned["return"]
+    if not isinstance(cls, type) or not issubclass(cls, Behaviour):
         return None
-    if not isinstance(returned, type) or not issubclass(returned, Behaviour):
-        return None
-    return None if getattr(returned, "is_supervisor", False) else returned
+    return None if getattr(cls, "is_supervisor", False) else cls
 
 
 def made_by(

@@ -410,6 +410,15 @@ def test_the_messages_that_a_class_declares_are_for_type_checkers_only() -> None
     assert get_args(OfParts[int]) == (int,)
 
 
+async def test_a_class_with_its_type_parameter_is_spawned_as_the_class() -> None:
+    class OfParts(Puppet, Generic[T]):
+        pass
+
+    async with running_node() as node:
+        for behaviour in (OfParts[int], partial(OfParts[int])):
+            assert await node.call(await node.spawn(behaviour), "all") == []
+
+
 async def test_a_node_cannot_be_linked(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         with pytest.raises(BadInputError, match="a process spawns"):
