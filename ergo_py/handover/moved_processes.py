@@ -207,6 +207,11 @@ class Leaving:
                 except TargetDownError:
                     pass
 
+    async def wait_gone(self) -> None:
+        """Wait until the moved processes have ended: then none forwards a message."""
+        for process in self._moving.values():
+            await process.wait_gone()
+
     def _is_suspended(self, process: Process) -> bool:
         watch = self._kernel.watches.get(process.id)
         return watch is not None and watch.suspended

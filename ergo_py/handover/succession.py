@@ -258,17 +258,34 @@ class Succession:
             await self._end_after(node, leaving)
 
     async def _end_after(self, node: Node, leaving: Leaving) -> None:
-        """Finish the work of this program, while its moved processes forward their messages."""
+        """Finish the work of this program. Its moved processes forward their messages until the
+        node is down: the others may send while they stop.
+        """
+        is_done = trio.Event()
+
+        async def pass_answers() -> None:
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(leaving.pass_answers)
+                    await is_done.wait()
+                    await leaving.wait_gone()
+                    nursery.cancel_scope.cancel()
+
+        async def await_predecessor() -> None:
+            # Its sessions reach moved processes through this program.
+            with trio.move_on_after(_DRAIN):
+                await self._predecessor_has_ended.wait()
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(leaving.pass_answers)
-            async with trio.open_nursery() as work:
-                work.start_soon(node.drain, _DRAIN)
-                # The sessions of the predecessor reach moved processes through this program.
-                with trio.move_on_after(_DRAIN):
-                    await self._predecessor_has_ended.wait()
-            await leaving.flush()
-            nursery.cancel_scope.cancel()
-        node.stop()
+            nursery.start_soon(pass_answers)
+            try:
+                async with trio.open_nursery() as work:
+                    work.start_soon(await_predecessor)
+                    await node.drain(_DRAIN)  # at once: the successor accepts
+                await leaving.flush()
+                node.stop()
+            finally:
+                is_done.set()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -424,6 +424,40 @@ async def test_a_program_may_take_the_states_of_thousands_of_processes(place: Pa
         assert heard == ANSWERS[:2]
 
 
+class Working(Actor):
+    """Works on when its program stops, and then needs the counter."""
+
+    def __init__(self, stops: trio.Event, has_worked: trio.Event, answers: list[object]) -> None:
+        self.stops, self.has_worked, self.answers = stops, has_worked, answers
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        await self.stops.wait()
+        try:
+            self.send("counter", 10)
+            self.answers.append(await self.call("counter", 4))
+        finally:
+            self.has_worked.set()
+
+
+async def test_a_handler_of_the_old_program_reaches_a_moved_process_while_the_node_stops(
+    place: Path,
+) -> None:
+    has_worked, answers = trio.Event(), list[object]()
+    stops = trio.Event()
+    working = [ChildSpec("working", Working, stops, has_worked, answers)]
+    async with old_program([*counter(), *working]) as (old, start):
+        old.node.send("working", "begin")
+        new = await start(counter())
+        await old.has_ended.wait()  # its main function: the node stops its processes next
+        await trio.testing.wait_all_tasks_blocked()
+        stops.set()
+        await has_worked.wait()
+
+        assert answers == [14]
+        assert await new.node.call("counter", "total") == 14
+        assert old.log == []
+
+
 class Fresh(Actor):
     """Has no state."""
 

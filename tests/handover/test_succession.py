@@ -259,12 +259,12 @@ async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
                 (place / "next").touch()
                 (place / "next").rename(place / FILE)
 
-    async with running_node() as node:
+    async with trio.open_nursery() as nursery, running_node() as node:
         try:
             await (await take_over(node, succession, 7780)).wait()
             with suppress(OSError):  # the first is refused, perhaps before its first line
                 await succeed()
-            await succeed()
+            nursery.start_soon(succeed)
             await trio.sleep_forever()
         finally:
             succession.end()
