@@ -51,6 +51,22 @@ def ask(*path: Any, last: Any = its_thread) -> Any:
     return lambda me: me.call(first, ask(*rest, last=last), timeout=30)
 
 
+async def answer_behind_mail(node: Node, gate: Gate, pid: PID, work: Any, receiver: PID) -> Any:
+    """Have a process stop at the gate, send a message to another, and go on. The answer."""
+    answers: list[Any] = []
+
+    async def begin() -> None:
+        answers.append(await node.call(pid, work, timeout=30))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(begin)
+        await gate.wait_reached()
+        node.send(receiver, "before")
+        await wait_all_tasks_blocked()
+        gate.opened.set()
+    return answers[0]
+
+
 def cause_of(error: BaseException | None) -> BaseException | None:
     """The first error of a chain of crashes."""
     while error is not None and error.__cause__ is not None:
@@ -306,22 +322,11 @@ async def test_plain_mail_of_an_async_callee_is_handled_before_the_call() -> Non
         gate()
         return me.call(mixed, "all", timeout=30)
 
-    async with running_node() as node, trio.open_nursery() as nursery:
+    async with running_node() as node:
         (one,) = await spawned(node, 1)
         mixed = await node.spawn(Mixed, dispatcher=POD)
-        answers: list[Any] = []
 
-        async def begin() -> None:
-            answers.append(await node.call(one, wait_and_ask, timeout=30))
-
-        nursery.start_soon(begin)
-        await gate.wait_reached()
-        node.send(mixed, "before")
-        await wait_all_tasks_blocked()
-        gate.opened.set()
-        await eventually(lambda: bool(answers))
-
-        assert answers == [["before"]]
+        assert await answer_behind_mail(node, gate, one, wait_and_ask, mixed) == ["before"]
 
 
 async def test_a_call_may_be_forwarded_inside_the_pod() -> None:
@@ -335,22 +340,11 @@ async def test_a_call_may_be_forwarded_inside_the_pod() -> None:
         gate()
         return me.call(passing, "all", timeout=30)
 
-    async with running_node() as node, trio.open_nursery() as nursery:
+    async with running_node() as node:
         one, third = await spawned(node, 2)
         passing = await node.spawn(Passing, dispatcher=POD)
-        answers: list[Any] = []
 
-        async def begin() -> None:
-            answers.append(await node.call(one, wait_and_ask, timeout=30))
-
-        nursery.start_soon(begin)
-        await gate.wait_reached()
-        node.send(third, "before")
-        await wait_all_tasks_blocked()
-        gate.opened.set()
-        await eventually(lambda: bool(answers))
-
-        assert answers == [["before"]]
+        assert await answer_behind_mail(node, gate, one, wait_and_ask, third) == ["before"]
 
 
 async def test_a_process_between_may_call_back_later() -> None:
