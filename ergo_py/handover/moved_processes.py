@@ -9,6 +9,7 @@ resumed, and has lost nothing.
 
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -200,12 +201,10 @@ class Leaving:
         """Wait until the messages that have come so far are forwarded."""
         with trio.move_on_after(_LAST):
             for process in self._moving.values():
-                try:
+                with suppress(TargetDownError):  # it has ended, behind its last message
                     await self._kernel.calls.ask(
                         self._kernel.pid, process, process.id, Lane.MAIN, FENCE, "fence", None, None
                     )
-                except TargetDownError:
-                    pass
 
     async def wait_gone(self) -> None:
         """Wait until the moved processes have ended: then none forwards a message."""
@@ -224,12 +223,10 @@ class Leaving:
         )
 
     async def _ask_suspended(self, process: Process, request: object) -> None:
-        try:
+        with suppress(TargetDownError):  # it has ended: there is nothing to resume or to forward
             await ask(
                 self._kernel, self._kernel.pid, process, process.id, "hand_over", request, None
             )
-        except TargetDownError:
-            pass
 
 
 def _first(group: BaseExceptionGroup[NotAllowedError]) -> NotAllowedError:
