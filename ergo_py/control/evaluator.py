@@ -46,6 +46,14 @@ class Evaluator:
         # the package.
         package = sys.modules[__name__.partition(".")[0]]
         public = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
+        commands: dict[str, Callable[[], None]] = {
+            "help": self._help,
+            "ps": self._ps,
+            "tree": self._tree,
+            "crashes": self._crashes,
+        }
+        self._commands = tuple(commands.values())
+        """The name alone calls the function: ``help`` means ``help()``."""
         self.names: dict[str, Any] = {
             "__name__": "__prompt__",
             "__builtins__": __builtins__,
@@ -53,14 +61,11 @@ class Evaluator:
             "trio": trio,
             "node": node,
             "print": self._print,
-            "help": self._help,
             "input": _no_input,
             "breakpoint": _no_input,
             "pid": self._pid,
             "alias": self._alias,
-            "ps": self._ps,
-            "tree": self._tree,
-            "crashes": self._crashes,
+            **commands,
             **(more or {}),
         }
 
@@ -135,6 +140,8 @@ class Evaluator:
         self._files.append(name)
         try:
             value = await self._evaluate(source, name)
+            if inspect.ismethod(value) and value in self._commands:
+                value = value()
             if value is not None:
                 self.names["_"] = value
                 self._print(_display(value))

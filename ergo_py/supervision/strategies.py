@@ -72,7 +72,7 @@ class Supervision:
         self._is_simple = spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE
         self._window = Window(spec.intensity, spec.period)
         self._by_pid: dict[Any, Child] = {}
-        self._positions = count()
+        self._positions = count(1)
         self._order = StartOrder(spec.strategy)
         self._actions: list[Action] = []
         self._up: list[Child] = []
@@ -81,7 +81,7 @@ class Supervision:
         """
         if not self._is_simple:
             for child in spec.children:
-                self._make(child.name, child)
+                self._make(child)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Supervision:
             case StartChild(name, args) if self._is_simple and name == self.spec.children[0].name:
                 template = self.spec.children[0]
                 self._refuse_too_many(template.name)
-                child = self._make(f"{template.name}-{next(self._positions)}", template, args)
+                child = self._make(template, args)
                 self._start_for(child, asker, or_back_to=PENDING)
             case StartChild(name, args):
                 self._ask_start(self._free(name), args, asker)
@@ -250,7 +250,7 @@ class Supervision:
             raise ChildExistsError(spec.name)
         self.spec.check_significance(spec)
         self._refuse_too_many(spec.name)
-        self._start_for(self._make(spec.name, spec), asker, or_back_to=PENDING)
+        self._start_for(self._make(spec), asker, or_back_to=PENDING)
 
     def _refuse_too_many(self, name: str) -> None:
         limit = self.spec.max_children
@@ -418,8 +418,10 @@ class Supervision:
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    def _make(self, name: str, spec: ChildSpec, args: tuple[Any, ...] = ()) -> Child:
-        child = self.children[name] = Child(name, spec, next(self._positions), args)
+    def _make(self, spec: ChildSpec, args: tuple[Any, ...] = ()) -> Child:
+        position = next(self._positions)
+        name = f"{spec.name}-{position}" if self._is_simple else spec.name
+        child = self.children[name] = Child(name, spec, position, args)
         return child
 
     def _remove(self, child: Child, reason: Reason) -> None:

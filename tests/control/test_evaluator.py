@@ -135,6 +135,7 @@ async def test_helpers_are_preloaded(autojump_clock: MockClock) -> None:
         assert await screen.type("alias(5)") == "<Alias 5 demo@localhost>\n"
         assert "recorder  Recorder" in await screen.type("ps()")
         assert "└─ Puppet" in await screen.type("tree()")
+        assert await screen.type("tree") == await screen.type("tree()")
 
         def fail(me: Puppet) -> None:
             raise Failed("on purpose")
@@ -151,6 +152,7 @@ async def test_help_is_shown_at_the_prompt_and_input_is_refused(
     async with at_a_prompt() as (_, screen):
         assert "Ask a process or meta-process to end" in await screen.type("help(node.send_exit)")
         assert "help(x) shows" in await screen.type("help()")
+        assert await screen.type("help") == await screen.type("help()")
         for source in ("input('name? ')", "breakpoint()"):
             assert "would block the event loop" in await screen.type(source)
 

@@ -361,6 +361,7 @@ async def test_children_made_from_a_template_keep_their_arguments_through_restar
         assert tree.children() == []
         first = await tree.start_child("conn", "one")
         second = await tree.start_child("conn", "two")
+        assert [child.name for child in tree.children()] == ["conn-1", "conn-2"]
 
         node.send(first, Failed("x"))
         await wait_all_tasks_blocked()

@@ -11,6 +11,9 @@ __all__ = ["BadNameError", "ProjectName"]
 _LONGEST: Final = 31
 """Characters: the name is also the name of a user of the operating system, for the service."""
 
+_LIBRARY: Final = sys.stdlib_module_names | {"test"}
+"""Modules of Python's standard library; Python's own list lacks ``test``."""
+
 _TAKEN: Final = frozenset(
     {"ergo", "ergo_py", "outcome", "pytest", "pytest_ergo_py", "structlog", "tests", "trio"}
 )
@@ -53,7 +56,7 @@ class ProjectName:
                 f"NAME is {text!r}, a keyword of Python, which `import` cannot name"
                 f"{_instead(f'{text}_app')}"
             )
-        if package in sys.stdlib_module_names:
+        if package in _LIBRARY:
             raise BadNameError(
                 f"NAME is {text!r}, a module of Python's standard library, which the project "
                 f"would hide{_instead(f'{text}_app')}"
@@ -74,5 +77,5 @@ def _instead(text: str) -> str:
     """A name that is allowed and near to the given text, as the end of a sentence."""
     near = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     near = re.sub(r"^[0-9_]+", "", near)[:_LONGEST].strip("_")
-    allowed = near and not keyword.iskeyword(near) and near not in sys.stdlib_module_names
+    allowed = near and not keyword.iskeyword(near) and near not in _LIBRARY
     return f"; write `ergo new {near if allowed else 'my_shop'}`"

@@ -41,6 +41,7 @@ def test_a_name_has_two_spellings(text: str, package: str) -> None:
             "a module of Python's standard library, which the project would hide; write "
             "`ergo new json_app`",
         ),
+        ("test", "a module of Python's standard library, which the project would hide"),
         (
             "trio",
             "NAME is 'trio', a module that the project itself needs; write `ergo new my_shop`",
@@ -57,7 +58,7 @@ def test_a_name_that_is_not_allowed_is_refused_with_advice(text: str, complaint:
 
 
 @pytest.mark.parametrize(
-    "text", ["My Shop", "2shop", "class", "json", "größe", "", "Json", "A" * 99]
+    "text", ["My Shop", "2shop", "class", "json", "Test", "größe", "", "Json", "A" * 99]
 )
 def test_the_advised_name_is_allowed(text: str) -> None:
     with pytest.raises(BadNameError) as caught:
