@@ -15,6 +15,7 @@ from ._core.messaging.router import LANES
 from ._core.messaging.waiters import TaskCaller, ThreadCaller
 from ._core.processes.process import Process
 from ._core.runtime.bridge import get_ident
+from ._core.runtime.dispatcher_threads import callback_here, job_here
 from ._core.tables.child_slot import ChildSlot, Claim
 from ._core.tables.pending_calls import Caller, ring_of
 from ._core.verbs.common import check_priority, check_timeout
@@ -349,6 +350,9 @@ class Service(Generic[B_co]):
         check_timeout(timeout)
         bridge = self._router.bridge
         bridge.refuse_on_loop("call_from_thread(...)", "`await service.call(...)`")
+        if (callback := callback_here(bridge)) is not None and (job := job_here(bridge)):
+            own: Service = Service(self._kernel, self._slot, job.owner, self._sender)
+            return callback.run(own.call(request, timeout=timeout, priority=priority))
         caller = ThreadCaller(self._sender, next(self._router.references), self.name, request)
         asking = _Asking(self, caller, check_priority(priority))
         bridge.post(self._ask_for_thread, asking)

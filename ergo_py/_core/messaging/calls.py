@@ -8,6 +8,7 @@ from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
 from .. import sources
 from ..runtime.bridge import get_ident
 from ..runtime.cancel_scopes import CancelScopes
+from ..runtime.dispatcher_threads import callback_here, job_here
 from ..runtime.parking import PARKED, park_as, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.pending_calls import Callee, Caller, waiting_process
@@ -469,10 +470,17 @@ class Calls:
         priority: Priority,
     ) -> Any:
         """Make a call and block this thread until the reply arrives. ``process`` is the process
-        that waits for this thread, if there is such a process.
+        that waits for this thread, if there is such a process. In a callback of a process that
+        process calls.
         """
-        self._router.bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
+        bridge = self._router.bridge
+        bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
         self._router.resolve(to)
+        job = job_here(bridge)
+        if job is not None:
+            process = job.owner
+            if (callback := callback_here(bridge)) is not None:
+                return callback.run(self.call(process, sender, to, request, timeout, priority))
         caller = ThreadCaller(sender, next(self._router.references), to, request)
         self.note_thread(caller)
         self._router.bridge.post(self.begin, caller, priority, process)

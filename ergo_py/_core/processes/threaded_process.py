@@ -8,7 +8,7 @@ supervision need no second implementation.
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 
 import outcome
 import trio
@@ -20,7 +20,7 @@ from ..runtime.dispatcher_threads import Job, Lender, ThreadGroup
 from ..runtime.thread_parent import RaiseCancel
 from ..tables.callbacks import Callbacks, check_plain, check_waiting
 from ..tables.mailbox import Mailbox
-from ..tables.pending_calls import Caller, ring_of, waits_for
+from ..tables.pending_calls import Caller, awaited, ring_of
 from ..tables.verb_chain import Rank, VerbChain
 from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
 from ..vocabulary.envelopes import (
@@ -141,7 +141,7 @@ class DispatchedProcess(Process):
         group, job = self.thread_group, self.job
         if self._waiting is not None or group is None or (job is not None and job.ident):
             return False
-        return group.lend_to(self)
+        return group.lend_to(job)
 
     def begin_wait_beside(self, caller: Caller) -> None:
         """Record the call of a task that the callback waits for. The thread serves such calls one
@@ -395,7 +395,7 @@ class _AsyncVerb:
     def __init__(self, waiting: Coroutine[Any, Any, Any], process: DispatchedProcess) -> None:
         self.waiting = waiting
         self.parker: Parker[outcome.Outcome[Any]] = Parker()
-        self.lender = Lender(process, partial(waits_for, process))
+        self.lender = Lender(process, partial(awaited, process))
         """Runs callbacks of other processes in the thread meanwhile."""
 
     def refuse(self, process: object) -> None:
@@ -425,6 +425,8 @@ class _Hop:
         ),
         *("verb", "is_waiting", "job", "raise_cancel"),
     )
+
+    is_callback: ClassVar[bool] = True
 
     def __init__(self, process: DispatchedProcess, name: str, function: Callable[[], Any]) -> None:
         self.job = Job(function, self.awaken, process, self)

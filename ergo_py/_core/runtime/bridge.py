@@ -33,6 +33,7 @@ __all__ = [
     "Lock",
     "Parker",
     "ReaderThread",
+    "ThreadLocal",
     "bells",
     "bells_ring",
     "get_ident",
@@ -44,6 +45,7 @@ __all__ = [
 
 T = TypeVar("T")
 Lock = threading.Lock
+ThreadLocal = threading.local
 _NO_BELL: Final = -1
 _TURN: Final = 256
 """Jobs of threads that run before other tasks on the loop get a turn."""

@@ -3,7 +3,7 @@ process with a thread of its own, and for each name that processes share.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -12,16 +12,60 @@ import outcome
 from .. import sources
 from ..vocabulary.dispatchers import Dispatcher, Threads
 from ..vocabulary.errors import BadInputError, NodeStoppedError
-from .bridge import Bridge, ReaderThread, get_ident, stack_of
+from .bridge import Bridge, ReaderThread, ThreadLocal, get_ident, stack_of
 from .thread_fairness import ThreadFairness
 from .thread_parent import ThreadHost, ThreadParent
 
-__all__ = ["ThreadGroup", "DispatcherThreads", "Job", "Lender", "pin_thread"]
+__all__ = [
+    "DispatcherThreads",
+    "Job",
+    "Lender",
+    "ThreadGroup",
+    "callback_here",
+    "job_here",
+    "pin_thread",
+]
 
 _DEPTH: Final = 16
 """Callbacks that may wait for each other in a thread. Each has its frames on the stack of the
 thread, and a crash of the last is told in the traceback of each.
 """
+_STALE: Final = 16
+"""Entries of lent jobs that a queue keeps before it is searched for them."""
+
+
+class _Here(ThreadLocal):
+    """What a thread of a dispatcher does now. In all other threads, nothing."""
+
+    group: "ThreadGroup | None" = None
+    job: "Job | None" = None
+
+    def join(self, group: "ThreadGroup | None") -> None:
+        """Note that this thread belongs to a group, or to none."""
+        self.group = group
+
+    def begin(self, job: "Job | None") -> None:
+        """Note the job that this thread runs."""
+        self.job = job
+
+
+_here: Final = _Here()
+
+
+def job_here(bridge: Bridge) -> "Job | None":
+    """The job that this thread runs, if it is a thread of a dispatcher of that node."""
+    group = _here.group
+    return None if group is None or not group.belongs_to(bridge) else _here.job
+
+
+def callback_here(bridge: Bridge) -> ThreadHost | None:
+    """The callback of a process that runs in this thread, if it is a thread of a dispatcher of that
+    node. It must wait by means of its `ThreadHost.run`: its thread may have to run other callbacks
+    meanwhile.
+    """
+    job = job_here(bridge)
+    host = None if job is None else job.host
+    return host if host is not None and host.is_callback else None
 
 
 class Job:
@@ -29,7 +73,7 @@ class Job:
     the thread takes it to run the job, the loop to withdraw it.
     """
 
-    __slots__ = ("_finished", "_tickets", "function", "host", "ident", "outcome", "owner")
+    __slots__ = ("_finished", "_tickets", "function", "host", "ident", "lender", "outcome", "owner")
 
     def __init__(
         self,
@@ -43,6 +87,8 @@ class Job:
         """Serves ``trio.from_thread`` in the callback."""
         self.owner = owner
         """The process that the callback belongs to."""
+        self.lender: Lender | None = None
+        """The last callback whose thread was asked to run the job meanwhile."""
         self._finished = finished
         # A list, because list.pop() is atomic: the ticket cannot be taken twice.
         self._tickets = [None]
@@ -71,6 +117,11 @@ class Job:
             # The node has stopped and abandoned the job: no task waits for it.
             return
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a thread has begun to run it, or it was withdrawn."""
+        return not self._tickets
+
     def stack(self) -> str:
         """The present call stack of the job's thread; empty if it is not running."""
         return stack_of(self.ident) if self.ident else ""
@@ -88,20 +139,22 @@ class Lender:
     callbacks of the processes that it waits for: otherwise it would wait forever.
     """
 
-    __slots__ = ("_jobs", "_waits_for", "owner")
+    __slots__ = ("_awaited", "_jobs", "_owner")
 
-    def __init__(self, owner: object, waits_for: Callable[[object], bool]) -> None:
-        self.owner = owner
-        """The process that the callback belongs to."""
-        self._waits_for = waits_for
+    def __init__(self, owner: object, awaited: Callable[[], Iterator[Any]]) -> None:
+        self._owner = owner
+        self._awaited = awaited
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
 
-    def waits_for(self, process: object) -> bool:
-        """Say whether the callback waits for a process, perhaps through others. On the loop."""
-        return process is not self.owner and self._waits_for(process)
+    def awaited(self) -> Iterator[Any]:
+        """The processes that the callback waits for: the next, the process that the next waits for,
+        and so on, except its own. On the loop.
+        """
+        return (process for process in self._awaited() if process is not self._owner)
 
     def take(self, job: Job) -> None:
         """Have the thread run a job of such a process."""
+        job.lender = self
         self._jobs.put(job)
 
     def end(self) -> None:
@@ -118,7 +171,7 @@ class ThreadGroup:
     """A few threads that share a queue of jobs, first come first served."""
 
     __slots__ = (
-        *("_at_work", "_bridge", "_jobs", "_lenders", "_parent", "dispatcher"),
+        *("_at_work", "_bridge", "_jobs", "_lenders", "_parent", "_stale", "dispatcher"),
         *("lends", "members", "threads"),
     )
 
@@ -128,6 +181,8 @@ class ThreadGroup:
         self._bridge = bridge
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._at_work: Job | None = None
+        self._stale = 0
+        """At most so many entries of the queue are of lent jobs. For the loop."""
         self.dispatcher = dispatcher
         self.members = 0
         """The number of processes that use these threads."""
@@ -149,10 +204,14 @@ class ThreadGroup:
             self.dismiss()
             raise
 
+    def belongs_to(self, bridge: Bridge) -> bool:
+        """Say whether it is a group of the node with that bridge."""
+        return self._bridge is bridge
+
     def put(self, job: Job) -> None:
         """Queue a job. On the loop."""
         lender = self._top()
-        if lender is not None and lender.waits_for(job.owner):
+        if lender is not None and any(each is job.owner for each in lender.awaited()):
             lender.take(job)
         else:
             self._jobs.put(job)
@@ -175,30 +234,38 @@ class ThreadGroup:
         """
         lender = self._top()
         if lender is not None:
-            self._hand_over(lender, lender.waits_for)
+            for process in lender.awaited():
+                if getattr(process, "thread_group", None) is self:
+                    self._hand_over(lender, process.job)
 
-    def lend_to(self, process: object) -> bool:
-        """Run the jobs of a process that the callback in the thread is about to wait for. False if
+    def lend_to(self, job: Job | None) -> bool:
+        """Run the job of a process that the callback in the thread is about to wait for. False if
         the thread is busy, or too many callbacks wait in it.
         """
         lender = self._top()
         if lender is None:
             return False
-        self._hand_over(lender, lambda owner: owner is process)
+        self._hand_over(lender, job)
         return True
 
     def _top(self) -> Lender | None:
         lenders = self._lenders
         return lenders[-1] if lenders and len(lenders) < _DEPTH else None
 
-    def _hand_over(self, lender: Lender, is_due: Callable[[object], bool]) -> None:
-        # The thread waits inside a job, so it takes no job of its queue now.
-        queued = [self._jobs.get() for _ in range(self._jobs.qsize())]
-        for job in queued:
-            if job is not None and is_due(job.owner):
-                lender.take(job)
-            else:
-                self._jobs.put(job)
+    def _hand_over(self, lender: Lender, job: Job | None) -> None:
+        # The job stays in the queue, too, since a search would cost as much as the queue is long.
+        # Its only ticket keeps it from running twice.
+        if job is None or job.has_begun or job.lender is lender:
+            return
+        lender.take(job)
+        self._stale += 1
+        if self._stale > max(_STALE, self._jobs.qsize() // 2):
+            # As many jobs were lent as are looked at here, so each pays for two. The thread waits
+            # inside a job, and takes no job of its queue meanwhile.
+            self._stale = 0
+            for queued in [self._jobs.get() for _ in range(self._jobs.qsize())]:
+                if queued is None or queued.lender is None:
+                    self._jobs.put(queued)
 
     def serve(self, lender: Lender, waiting: Job) -> None:
         """Run jobs inside the job that waits, until its wait is over. In the thread."""
@@ -231,6 +298,7 @@ class ThreadGroup:
             pin_thread(cpu, warn)
         parent = self._parent if self.lends else ThreadParent(self._bridge)
         parent.enter()
+        _here.join(self)
         while (job := self._next_job()) is not None:
             self._run(job, parent, None)
             # Drop the reference: the job must not stay alive while this thread waits.
@@ -238,8 +306,10 @@ class ThreadGroup:
 
     def _run(self, job: Job, parent: ThreadParent, waiting: Job | None) -> None:
         self._at_work = job
+        _here.begin(job)
         parent.serve(job.host)
         job.run(self._bridge)
+        _here.begin(waiting)
         self._at_work = waiting
         parent.serve(None if waiting is None else waiting.host)
 

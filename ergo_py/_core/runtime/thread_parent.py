@@ -10,7 +10,7 @@ threads have no record, and ``trio.from_thread`` asks for a token in them.
 from collections.abc import Callable, Coroutine
 from inspect import CORO_CREATED, getcoroutinestate
 from types import CodeType
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar
 
 import outcome
 import trio
@@ -42,6 +42,9 @@ _Run: Final[Any] = getattr(_threads, "Run", None)
 
 class ThreadHost(Protocol):
     """The owner of the code that runs in a thread."""
+
+    is_callback: ClassVar[bool]
+    """Whether the code is a callback of a process, which waits as the process in `run`."""
 
     @property
     def raise_cancel(self) -> RaiseCancel | None:
@@ -119,6 +122,8 @@ class HostTask:
     """The owner of a thread that no task waits for: each coroutine has a task of its own."""
 
     __slots__ = ("_bridge", "_kernel", "_name", "_task", "raise_cancel")
+
+    is_callback: ClassVar[bool] = False
 
     def __init__(self, kernel: "HostKernel", name: str) -> None:
         self._kernel = kernel

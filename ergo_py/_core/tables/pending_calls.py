@@ -7,7 +7,7 @@ exactly once: by an answer, the end of the callee, a timeout, or a cancellation.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
@@ -27,8 +27,8 @@ __all__ = [
     "Deadlines",
     "Expiry",
     "OwedCalls",
+    "awaited",
     "ring_of",
-    "waits_for",
     "waiting_process",
 ]
 
@@ -317,18 +317,16 @@ def ring_of(start: Any, callee: Callee | None) -> list[PID | Alias]:
     return []
 
 
-def waits_for(process: Callee, other: object) -> bool:
-    """Say whether a process waits for another, directly or through others; also for the answer to a
-    call that the other has deferred.
+def awaited(process: Callee) -> Iterator[Callee]:
+    """The process that a process waits for, the process that this one waits for, and so on; also
+    for the answer to a call that the other has deferred.
     """
     seen: set[int] = set()
-    current: Callee | None = process
+    current = _awaited_by(process, deferred=True)
     while current is not None and id(current) not in seen:
+        yield current
         seen.add(id(current))
         current = _awaited_by(current, deferred=True)
-        if current is other:
-            return current is not None
-    return False
 
 
 def _awaited_by(process: Callee, *, deferred: bool) -> Callee | None:

@@ -359,7 +359,8 @@ class Node(NodeInspection):
         priority: Priority = Priority.NORMAL,
     ) -> Any:
         """Call a process, and block this thread until the answer arrives. Raises the errors of
-        :meth:`call`.
+        :meth:`call`. In a plain callback with a thread, the process of the callback waits, as in
+        ``wait_for``.
 
         Raises:
             NotAllowedError: this is the thread of the event loop, which would wait for itself.

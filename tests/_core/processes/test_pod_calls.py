@@ -476,3 +476,42 @@ async def test_spawns_nest_in_a_pod_up_to_a_bound() -> None:
             await node.call(pids[0], path)
 
         assert isinstance(cause_of(caught.value), DeadlockError)
+
+
+async def test_call_from_thread_in_a_pod_waits_as_the_process_that_calls() -> None:
+    def ask_in_three_ways(me: Doer) -> list[Any]:
+        return [
+            me.node.call_from_thread(other, its_thread),
+            me.node.service("supervised").call_from_thread(its_thread),
+            me.service("supervised").call_from_thread(its_thread),
+        ]
+
+    def ask_oneself(me: Doer) -> None:
+        me.node.call_from_thread(me.pid, "all", timeout=None)
+
+    spec = SupervisorSpec([ChildSpec("supervised", Doer, register=True, dispatcher=POD)])
+    async with running_node() as node:
+        await node.spawn(Supervisor, spec)
+        one, other = await spawned(node, 2)
+
+        assert set(await node.call(one, ask_in_three_ways)) == {await node.call(one, ask())}
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(one, ask_oneself)
+
+        error = cause_of(caught.value)
+        assert isinstance(error, DeadlockError)
+        assert error.ring == (one, one)
+
+
+async def test_the_function_of_a_task_in_a_pod_cannot_ask_the_pod() -> None:
+    async with running_node() as node:
+        (one,) = await spawned(node, 1)
+
+        def ask_the_pod() -> Any:
+            return node.call_from_thread(one, "all", timeout=10)
+
+        task = node.run_task(ask_the_pod, dispatcher=POD)
+        with pytest.raises(DeadlockError) as caught:
+            await task
+
+        assert caught.value.ring == (task.pid, one, task.pid)

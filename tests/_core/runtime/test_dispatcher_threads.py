@@ -1,6 +1,7 @@
 """DispatcherThreads: threads that take jobs in turn, and end with their last user."""
 
 import os
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import trio
 
 from ergo_py import BadInputError, Threads
 from ergo_py._core.runtime.bridge import Bridge
-from ergo_py._core.runtime.dispatcher_threads import DispatcherThreads, Job, ThreadGroup
+from ergo_py._core.runtime.dispatcher_threads import DispatcherThreads, Job, Lender, ThreadGroup
 from ergo_py._core.runtime.thread_fairness import ThreadFairness
 from ergo_py.info import Dispatcher
 
@@ -229,3 +230,36 @@ async def test_a_pool_that_gets_only_some_of_its_threads_ends_them(
     assert yard.dispatcher_threads.threads == 0
     monkeypatch.undo()
     assert await yard.do(Threads("pool", 2), lambda: "done") == ["done"]
+
+
+async def test_a_job_is_lent_at_a_cost_that_does_not_grow_with_the_queue() -> None:
+    yard, length, order, looks = Yard(), 256, list[int](), list[str]()
+    thread_group = yard.dispatcher_threads.join(Threads("pod"), 1)
+    lender, begun, done = Lender("caller", lambda: iter(())), threading.Event(), trio.Event()
+
+    def wait_and_lend() -> None:
+        begun.set()
+        thread_group.serve(lender, waiting)
+
+    def note(_frame: object, event: str, function: Any) -> None:
+        if event == "c_call" and function.__name__ in ("get", "put"):
+            looks.append(function.__name__)
+
+    waiting = Job(wait_and_lend, lambda: None)
+    jobs = [Job(partial(order.append, number), lambda: None) for number in range(length)]
+    for job in (waiting, *jobs, Job(bool, done.set)):
+        thread_group.put(job)
+    assert await trio.to_thread.run_sync(begun.wait, 30)
+    thread_group.begin_wait(lender)
+    sys.setprofile(note)
+    lent = [thread_group.lend_to(job) for job in (*jobs[::-2], *jobs[::-2])]
+    sys.setprofile(None)
+    thread_group.end_wait(lender)
+    lender.end()
+    with trio.fail_after(30):
+        await done.wait()
+    yard.dispatcher_threads.leave(thread_group)
+
+    assert lent == [True] * length
+    assert order == [*range(length)[::-2], *range(length)[::2]]
+    assert len(looks) <= 4 * length
