@@ -2,16 +2,21 @@
 program. `connect`: how the successor, or ``ergo upgrade``, finds the program.
 
 A Unix socket connects both, in a directory that only their user may enter. The lines, in order,
-each with the step that follows if the other program ends instead:
+each with the step that follows if the other program ends or hangs instead:
 
 1. the successor says ``take``, and gets the ``sockets``. The predecessor goes on alone.
 2. the successor says ``up``, and which processes it ``takes``. The predecessor suspends these, and
    sends the ``state`` of each. The predecessor resumes them, and goes on alone.
 3. the successor gives its processes these states, and says ``taken``. The predecessor resumes its
    processes, and goes on alone.
-4. the predecessor says ``yours``. The successor goes on alone.
-5. the successor accepts connections, and says ``mine``. The predecessor goes on.
+4. the predecessor says ``yours``, with the turn. A successor that hears it goes on alone.
+5. the successor takes the turn, accepts connections, and says ``mine``. The predecessor goes on if
+   the successor ends; if it hangs, then the program that takes the turn first goes on.
 6. the predecessor forwards the messages to its moved processes, drains, and ends.
+
+The turn is a pipe with a single byte, which both programs can read. A successor that hangs with
+``yours`` unread would take over whenever it wakes, and both programs would serve; the pipe lets the
+predecessor take ``yours`` back, and the successor finds the pipe empty.
 
 Until the last step the predecessor serves, so that no step has a gap. An older successor takes no
 states, and an older predecessor has none to give: both go from the second step to the fourth.
@@ -42,10 +47,15 @@ __all__ = [
     "connect",
     "hand_over",
     "socket_path",
+    "take_turn",
 ]
 
 PATIENCE: Final = 60.0
 """Seconds within which a successor has to be up."""
+_TURN: Final = 10.0
+"""Seconds within which a successor has to take its turn; it does so at once unless it hangs."""
+_FAREWELL: Final = 1.0
+"""Seconds for the last line to a late successor, which perhaps reads no more."""
 VERSION: Final = 1
 _PATH: Final = 100
 """Maximum bytes of the path of a socket; operating systems allow 104 or 108."""
@@ -202,12 +212,38 @@ async def _converse(
             if not said.get("taken"):
                 return str(said.get("refused", "the next version has ended with the states"))
     if scope.cancelled_caught:
-        await channel.say({"late": patience})
+        with trio.move_on_after(_FAREWELL):
+            await channel.say({"late": patience})
         return f"the next version was not up within {patience:g} s"
-    await channel.say({"yours": True})
-    if not (await channel.hear()).get("mine"):
+    turn = _make_turn()
+    try:
+        return await _give_turn(channel, turn)
+    finally:
+        os.close(turn)
+
+
+async def _give_turn(channel: Channel, turn: int) -> str:
+    with trio.move_on_after(_TURN):
+        await channel.say({"yours": True}, (turn,))
+        if (await channel.hear()).get("mine"):
+            return ""
         return "the next version has ended before it has served"
-    return ""
+    if take_turn(turn):
+        return f"the next version did not take its turn within {_TURN:g} s"
+    return ""  # it hangs behind its decision, and serves when it goes on
+
+
+def _make_turn() -> int:
+    """A pipe with a single byte, and no writer."""
+    reading, writing = os.pipe()
+    os.write(writing, b".")
+    os.close(writing)
+    return reading
+
+
+def take_turn(turn: int) -> bool:
+    """Whether this program is the first that takes the turn: it serves from now on."""
+    return bool(os.read(turn, 1))
 
 
 def socket_path(name: str) -> Path:

@@ -8,6 +8,7 @@ service manager, and goes on when the terminal of ``ergo`` is closed.
 import os
 import subprocess
 import sys
+from math import inf
 from typing import Final
 
 import trio
@@ -21,7 +22,7 @@ _LATE: Final = "the next version did not ask for the hand-over within {:g} s"
 _LOOK: Final = 0.05
 """Seconds between two looks whether the next version has ended."""
 _GRACE: Final = 5.0
-"""Seconds that a late version has to stop by itself."""
+"""Seconds that a version which has failed has to end by itself, and then after SIGTERM."""
 
 
 class NextVersion:
@@ -36,12 +37,15 @@ class NextVersion:
         """Takes the outcome of the upgrade under way."""
 
     def report(self, outcome: Line) -> None:
-        """Report the end of a hand-over to the client that has asked for the upgrade."""
+        """Report the end of a hand-over to the client that has asked for the upgrade; or that a
+        hand-over has ``begun``, which has its own limits of time: a program that has taken over
+        must not be ended since it was slow before.
+        """
         if self._tell is not None:
             try:
                 self._tell.send_nowait(outcome)
-            except (trio.WouldBlock, trio.BrokenResourceError):
-                pass  # the client has the first outcome, or has left
+            except trio.BrokenResourceError:
+                pass  # the client has left
 
     async def upgrade(self, client: Channel, patience: float = PATIENCE) -> None:
         """Start the next version, and tell a client how the hand-over ends.
@@ -57,17 +61,20 @@ class NextVersion:
         except OSError as error:
             await client.say({"failed": f"the next version cannot be started: {error}"})
             return
-        self._tell, outcomes = trio.open_memory_channel[Line](1)
+        self._tell, outcomes = trio.open_memory_channel[Line](inf)
         try:
             await client.say({"started": process.pid})
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._await_end, process)
-                with trio.move_on_after(patience) as scope:
-                    await client.say(await outcomes.receive())
+                outcome = {"failed": _LATE.format(patience)}
+                with trio.move_on_after(patience):
+                    outcome = await outcomes.receive()
+                while "begun" in outcome:
+                    outcome = await outcomes.receive()
                 nursery.cancel_scope.cancel()
-            if scope.cancelled_caught:
+            if "failed" in outcome:
                 await _end(process)  # else it would take over later, when no client expects it
-                await client.say({"failed": _LATE.format(patience)})
+            await client.say(outcome)
         finally:
             self._tell = None
             if process.returncode is None:
@@ -91,10 +98,11 @@ async def _wait(process: "subprocess.Popen[bytes]") -> None:
 
 
 async def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    with trio.move_on_after(_GRACE):
-        await _wait(process)
-    process.kill()
+    """End a process that has failed, unless it ends by itself."""
+    for end in (process.terminate, process.kill):
+        with trio.move_on_after(_GRACE):
+            await _wait(process)
+        end()
     await _wait(process)
 
 

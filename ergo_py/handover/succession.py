@@ -18,7 +18,7 @@ from ..control.socket_paths import peer_user
 from ..meta.inherited_sockets import InheritedSockets
 from ..meta.sockets.listener import Listener
 from ..node import Node
-from .channel import PATIENCE, VERSION, Channel, Line, connect, hand_over, socket_path
+from .channel import PATIENCE, VERSION, Channel, Line, connect, hand_over, socket_path, take_turn
 from .moved_processes import Arriving, Leaving
 from .next_version import NextVersion
 
@@ -26,6 +26,10 @@ __all__ = ["Succession"]
 
 _DRAIN: Final = 30.0
 """Seconds that a program serves on after its successor has taken over."""
+_SILENCE: Final = 150.0
+"""Seconds that a program waits for a line of its predecessor, which perhaps hands over to another
+program first.
+"""
 _TRIES: Final = 10
 """How often a program looks for its predecessor, while that hands over to another program."""
 
@@ -71,6 +75,7 @@ class Succession:
 
         Raises:
             ControlSocketError: there is no safe directory for the socket.
+            NotAllowedError: the predecessor does not answer.
         """
         for _ in range(_TRIES):
             channel = await connect(self._name)
@@ -78,9 +83,12 @@ class Succession:
                 return
             try:
                 await channel.say({"take": VERSION})
-                names = (await channel.hear()).get("sockets")
+                names = (await self._hear(channel)).get("sockets")
             except OSError:
                 names = None
+            except NotAllowedError:
+                channel.close()
+                raise
             descriptors = channel.take_descriptors()
             if isinstance(names, list) and len(names) == len(descriptors):
                 self._sockets.take_over(dict(zip(map(str, names), descriptors, strict=True)))
@@ -152,11 +160,11 @@ class Succession:
             NotAllowedError: the predecessor goes on.
         """
         arriving, states, answer = Arriving(kernel_of(node)), dict[str, bytes](), dict[str, Any]()
-        goes_on = f"the running program {self._name!r} goes on"
+        goes_on = self._goes_on
         with suppress(OSError):
             await predecessor.say({"up": True, "takes": arriving.names()})
             while "yours" not in answer:
-                answer = await predecessor.hear()
+                answer = await self._hear(predecessor)
                 if "state" in answer:
                     states[str(answer["state"])] = answer["body"]
                 elif "states" in answer:
@@ -173,6 +181,8 @@ class Succession:
                 elif "yours" not in answer:
                     break
         if "yours" in answer:
+            if not _takes_turn(predecessor):
+                raise NotAllowedError(f"{goes_on}: this one did not take its turn in time")
             return
         # The predecessor has ended, or has given up on this program in the middle of a line.
         if (again := await connect(self._name)) is not None:
@@ -189,8 +199,22 @@ class Succession:
         except NotAllowedError as error:
             with suppress(OSError):
                 await predecessor.say({"refused": str(error)})
-            raise NotAllowedError(f"the running program {self._name!r} goes on: {error}") from error
+            raise NotAllowedError(f"{self._goes_on}: {error}") from error
         await predecessor.say({"taken": True})
+
+    @property
+    def _goes_on(self) -> str:
+        return f"the running program {self._name!r} goes on"
+
+    async def _hear(self, predecessor: Channel) -> Line:
+        """Wait for the next line of the predecessor.
+
+        Raises:
+            NotAllowedError: the predecessor hangs.
+        """
+        with trio.move_on_after(_SILENCE):
+            return await predecessor.hear()
+        raise NotAllowedError(f"{self._goes_on}: it did not answer within {_SILENCE:g} s")
 
     async def _serve_predecessor(self, node: Node) -> None:
         """Serve the messages that the predecessor forwards to moved processes, until it ends."""
@@ -238,8 +262,9 @@ class Succession:
             async with served:
                 if not self.serves:
                     return  # it finds the program that has taken over
-                sockets, leaving = self._sockets.to_hand_over(), Leaving(kernel_of(node))
-                why = await hand_over(channel, first, sockets, leaving)
+                leaving = Leaving(kernel_of(node))
+                self._next.report({"begun": True})
+                why = await self._hand_over(channel, first, leaving)
                 if why:
                     node.log.warning("the next version has not taken over", reason=why)
                     self._next.report({"failed": why})
@@ -250,12 +275,30 @@ class Succession:
             self._next.report(
                 {
                     "done": True,
-                    "sockets": sorted(sockets),
+                    "sockets": sorted(self._sockets.to_hand_over()),
                     "states": leaving.moved,
                     "fresh": leaving.fresh,
                 }
             )
             await self._end_after(node, leaving)
+
+    async def _hand_over(self, channel: Channel, first: Line, leaving: Leaving) -> str:
+        """Hand over to a successor. Returns why this program goes on; empty if it does not.
+
+        A successor replaces the file of this program just before it says that it serves. If the
+        successor ends in between, a second name of the file lets this program put its own back.
+        """
+        why, second = "this program ends", self._path.with_name(f".{os.getpid()}+{id(self):x}")
+        with suppress(OSError):  # not all file systems have second names
+            os.link(self._path, second)
+        try:
+            why = await hand_over(channel, first, self._sockets.to_hand_over(), leaving)
+        finally:
+            if why:
+                with suppress(OSError):
+                    os.rename(second, self._path)
+            second.unlink(missing_ok=True)
+        return why
 
     async def _end_after(self, node: Node, leaving: Leaving) -> None:
         """Finish the work of this program. Its moved processes forward their messages until the
@@ -286,6 +329,18 @@ class Succession:
                 node.stop()
             finally:
                 is_done.set()
+
+
+def _takes_turn(predecessor: Channel) -> bool:
+    """Whether this program serves from now on: the predecessor has not taken the turn back. An
+    older predecessor gives none.
+    """
+    turns = predecessor.take_descriptors()
+    try:
+        return not turns or any(map(take_turn, turns))
+    finally:
+        for turn in turns:
+            os.close(turn)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

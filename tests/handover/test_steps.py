@@ -1,0 +1,221 @@
+"""Each step of the hand-over at which a program may be killed, or hang. The tests play this
+program, and a node of this test program is the other.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import NotAllowedError
+from ergo_py.handover.channel import Channel, connect, take_turn
+from tests.handover.test_moved_processes import counter, old_program, run_program
+from tests.handover.test_succession import place
+
+__all__ = ["place"]
+
+LONG = 300.0
+"""Virtual seconds: longer than all limits of the hand-over together."""
+ENDS = pytest.mark.parametrize("hangs", [False, True], ids=["killed", "hangs"])
+SUCCESSOR = ["take", "sockets", "up", "states", "taken", "yours", "turn", "mine"]
+"""The acts of a successor: it says a line, hears one, or takes its turn."""
+PREDECESSOR = ["take", "sockets", "up", "state", "states", "taken", "yours", "mine"]
+"""The acts of a predecessor."""
+
+
+async def act_as_successor(channel: Channel, act: str) -> None:
+    match act:
+        case "take":
+            await channel.say({"take": 1})
+        case "up":
+            await channel.say({"up": True, "takes": ["counter", "unknown"]})
+        case "taken" | "mine":
+            await channel.say({act: True})
+        case "sockets" | "yours":
+            assert act in await channel.hear()
+        case "states":
+            assert await channel.hear() == {"state": "counter", "body": b"\x05"}
+            assert await channel.hear() == {"states": 1, "fresh": []}
+        case _:
+            assert takes_turn(channel)
+
+
+def takes_turn(channel: Channel) -> bool:
+    (turn,) = channel.take_descriptors()
+    try:
+        return take_turn(turn)
+    finally:
+        os.close(turn)
+
+
+async def check_waits_for_successors() -> None:
+    channel = await connect("shop")
+    assert channel is not None
+    channel.close()
+
+
+@ENDS
+@pytest.mark.parametrize("acts", range(len(SUCCESSOR) + 1))
+async def test_a_program_goes_on_unless_its_successor_has_taken_its_turn(
+    acts: int, hangs: bool, place: Path, autojump_clock: Any
+) -> None:
+    async with old_program(counter(), limit=inf) as (old, _):
+        old.node.send("counter", 5)
+        channel = await connect("shop")
+        assert channel is not None
+        with closing(channel):
+            for act in SUCCESSOR[:acts]:
+                await act_as_successor(channel, act)
+            if hangs:
+                await trio.sleep(LONG)
+                if SUCCESSOR[acts:] == ["turn", "mine"]:
+                    assert not takes_turn(channel)
+        if SUCCESSOR[acts:] == [] or (hangs and SUCCESSOR[acts:] == ["mine"]):
+            await old.has_ended.wait()
+            return
+
+        old.node.send("counter", 6)
+        assert await old.node.call("counter", "total") == 11
+        await check_waits_for_successors()
+
+
+async def test_a_program_goes_on_when_its_successor_refuses_or_replaces_its_file_and_ends(
+    place: Path,
+) -> None:
+    async with old_program(counter(), limit=inf) as (old, _):
+        old.node.send("counter", 5)
+        for last in ("refused", "turn"):
+            sock = trio.socket.socket(trio.socket.AF_UNIX)
+            await sock.connect(str(place / "shop.handover"))
+            with closing(Channel(sock)) as channel:
+                for act in SUCCESSOR[: SUCCESSOR.index("taken")]:
+                    await act_as_successor(channel, act)
+                if last == "refused":
+                    await channel.say({"refused": "no"})
+                else:
+                    for act in ("taken", "yours", "turn"):
+                        await act_as_successor(channel, act)
+                    (place / "next").touch()
+                    (place / "next").rename(place / "shop.handover")
+                    sock.shutdown(trio.socket.SHUT_WR)
+                assert await channel.hear() == {}
+
+        assert await old.node.call("counter", "total") == 5
+        await check_waits_for_successors()
+        assert os.listdir(place) == ["shop.handover"]
+
+
+async def test_a_program_goes_on_when_its_successor_does_not_read_a_large_state(
+    place: Path, autojump_clock: Any
+) -> None:
+    large = b"x" * 10_000_000
+    async with old_program(counter(lambda _: large), limit=inf) as (old, _):
+        channel = await connect("shop")
+        assert channel is not None
+        with closing(channel):
+            for act in ("take", "sockets", "up"):
+                await act_as_successor(channel, act)
+            await trio.sleep(LONG)
+            assert await old.node.call("counter", 5) == 5
+
+
+def turn_of(byte: bytes) -> int:
+    reading, writing = os.pipe()
+    os.write(writing, byte)
+    os.close(writing)
+    return reading
+
+
+async def act_as_predecessor(channel: Channel, act: str) -> None:
+    match act:
+        case "sockets":
+            await channel.say({"sockets": []})
+        case "state":
+            await channel.say({"state": "counter"}, body=b"\x05")
+        case "states":
+            await channel.say({"states": 1, "fresh": []})
+        case "yours":
+            turn = turn_of(b".")
+            await channel.say({"yours": True}, (turn,))
+            os.close(turn)
+        case _:
+            assert act in await channel.hear()
+
+
+async def meet_predecessor(
+    place: Path, play: Callable[[Channel], Awaitable[object]], check: Callable[[Any], Any]
+) -> None:
+    """Start a program whose predecessor plays its part, and check this program, or the error with
+    which it ends at once.
+    """
+    waiting = trio.socket.socket(trio.socket.AF_UNIX)
+    await waiting.bind(str(place / "shop.handover"))
+    waiting.listen(1)
+
+    async def meet() -> None:
+        sock, _ = await waiting.accept()
+        waiting.close()
+        with closing(Channel(sock)) as channel:
+            await play(channel)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(meet)
+        try:
+            new = await nursery.start(run_program, "new", counter(), {"limit": inf})
+        except NotAllowedError as error:
+            await check(str(error))
+        else:
+            new.is_up()
+            await check(new)
+        nursery.cancel_scope.cancel()
+
+
+@ENDS
+@pytest.mark.parametrize("acts", range(len(PREDECESSOR) + 1))
+async def test_a_successor_serves_with_all_states_or_none_unless_its_predecessor_hangs(
+    acts: int, hangs: bool, place: Path, autojump_clock: Any
+) -> None:
+    done = PREDECESSOR[:acts]
+
+    async def play(channel: Channel) -> None:
+        for act in done:
+            await act_as_predecessor(channel, act)
+        if hangs:
+            await trio.sleep_forever()
+
+    async def check(new: Any) -> None:
+        if hangs and "yours" not in done:
+            if isinstance(new, str):
+                assert "sockets" not in done
+                text = new
+            else:
+                await new.has_ended.wait()
+                assert not new.serves.is_set()
+                text = new.failure
+            assert text == "the running program 'shop' goes on: it did not answer within 150 s"
+        else:
+            await new.serves.wait()
+            assert await new.node.call("counter", "total") == (5 if "states" in done else 0)
+
+    await meet_predecessor(place, play, check)
+
+
+async def test_a_successor_ends_if_its_turn_was_taken_back(place: Path) -> None:
+    async def play(channel: Channel) -> None:
+        for act in PREDECESSOR[:-2]:
+            await act_as_predecessor(channel, act)
+        turn = turn_of(b"")
+        await channel.say({"yours": True}, (turn,))
+        os.close(turn)
+
+    async def check(new: Any) -> None:
+        await new.has_ended.wait()
+        assert not new.serves.is_set()
+        assert "goes on: this one did not take its turn in time" in new.failure
+
+    await meet_predecessor(place, play, check)
