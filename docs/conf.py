@@ -102,6 +102,7 @@ NAVIGATION = {
             "cookbook/redis",
             "cookbook/rabbitmq",
             "cookbook/mqtt",
+            "cookbook/jetstream",
             "cookbook/fastapi",
         ],
         "Guide": [
@@ -202,6 +203,7 @@ KEYWORDS = {
     "cookbook/redis": ["redis"],
     "cookbook/rabbitmq": ["rabbitmq", "amqp"],
     "cookbook/mqtt": ["mqtt", "mosquitto"],
+    "cookbook/jetstream": ["jetstream", "nats stream"],
     "cookbook/fastapi": ["fastapi", "starlette"],
     "threads-and-performance": ["thread"],
     "dispatchers": ["dispatcher"],

@@ -8,6 +8,7 @@ from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
     from .brokers.amqp import AMQP
+    from .brokers.jet_stream import JetStream
     from .brokers.kafka import Kafka
     from .brokers.mqtt import MQTT
     from .brokers.postgres_queue import PostgresQueue
@@ -24,6 +25,7 @@ __all__ = [
     "MQTT",
     "Batch",
     "Item",
+    "JetStream",
     "Kafka",
     "Pipeline",
     "PostgresQueue",
@@ -41,6 +43,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "brokers.amqp": "AMQP",
+            "brokers.jet_stream": "JetStream",
             "brokers.kafka": "Kafka",
             "brokers.mqtt": "MQTT",
             "brokers.postgres_queue": "PostgresQueue",

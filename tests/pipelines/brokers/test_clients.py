@@ -12,6 +12,7 @@ from ergo_py.pipelines.brokers.broker import Broker, missing
 
 CLIENTS: dict[str, tuple[str, Callable[[int], Any]]] = {
     "AMQP": ("pika", lambda port: pipelines.AMQP(f"amqp://127.0.0.1:{port}", "jobs")),
+    "JetStream": ("nats", lambda port: pipelines.JetStream(f"nats://127.0.0.1:{port}", "jobs")),
     "MQTT": ("paho", lambda port: pipelines.MQTT(f"mqtt://127.0.0.1:{port}", "jobs")),
     "RedisStream": (
         "redis",
@@ -32,7 +33,7 @@ def test_an_absent_broker_raises_at_its_opening_and_the_client_closes(name: str)
             client.open()
         client.close()
 
-    assert "Connection" in type(found.value).__name__
+    assert type(found.value).__name__.startswith(("AMQPConnection", "Connection", "NoServers"))
 
 
 @pytest.mark.parametrize("name", ["AMQP", "MQTT"])
