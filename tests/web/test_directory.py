@@ -35,7 +35,12 @@ def test_without_a_list_of_mounts_no_file_system_is_local(monkeypatch: pytest.Mo
     assert directory.is_local(0) is False
 
 
-def test_files_leave_no_descriptor_behind(tmp_path: Path) -> None:
+def test_files_leave_no_descriptor_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_cached(root: str, path: str) -> int:
+        return os.open(f"{root}/{path}", os.O_RDONLY | os.O_NONBLOCK)
+
+    monkeypatch.setattr(directory, "is_local", lambda device: True)
+    monkeypatch.setattr(directory, "open_cached", open_cached)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "index.html").write_text("x")
     (tmp_path / "sub" / "index.html.gz").write_text("x")
@@ -49,6 +54,22 @@ def test_files_leave_no_descriptor_behind(tmp_path: Path) -> None:
         with pytest.raises(HTTPError):
             files.open(parts, takes_gzip=True, is_folder=False)
     opened = files.open(("sub",), takes_gzip=True, is_folder=True)
+    assert opened is not None
+    opened.close()
+    (tmp_path / "plain.gz").mkdir()
+    (tmp_path / "plain").write_text("x")
+    for parts in [
+        ("sub",),
+        ("pipe",),
+        ("missing",),
+        (".hidden",),
+        ("plain",),
+        ("",),
+        ("a\0b",),
+        (),
+    ]:
+        assert files.open_cached(parts, takes_gzip=True, is_folder=False) is None
+    opened = files.open_cached(("sub",), takes_gzip=True, is_folder=True)
     assert opened is not None
     opened.close()
 

@@ -15,7 +15,7 @@ def store(path: Path, size: int, changed: float = 0.0) -> StoredFile:
     path.write_bytes(bytes(size))
     facts = path.stat()
     return StoredFile(
-        FileFacts(facts, path.name, "", 0),
+        FileFacts(facts.st_size, facts.st_mtime_ns, path.name, "", 0),
         Response(200, bytes(size)),
         [(str(path), mark_of(facts)), (f"{path}.gz", None)],
         is_local=True,

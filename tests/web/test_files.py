@@ -467,6 +467,7 @@ async def test_a_link_that_appears_after_the_path_is_resolved_is_not_followed(
             (public / "sub").rename(public / "away")
             (public / "sub").symlink_to(outside)
 
+    monkeypatch.setattr(directory, "is_local", lambda device: False)
     async with serving(routes=[Files("/", public)]) as served:
         reply = await opened_before(served, monkeypatch, change)
 
@@ -546,6 +547,103 @@ async def test_a_file_in_memory_is_sent_without_a_thread(
         assert known.status == 304
         monkeypatch.undo()
         await peer.aclose()
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The operating system has all files in memory. Returns where each read has begun."""
+    read: list[int] = []
+
+    def read_cached(fd: int, begin: int, end: int) -> bytes:
+        read.append(begin)
+        return os.pread(fd, end - begin, begin)
+
+    def open_cached(root: str, path: str) -> int:
+        return os.open(f"{root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    monkeypatch.setattr(directory, "is_local", lambda device: True)
+    monkeypatch.setattr(directory, "open_cached", open_cached)
+    monkeypatch.setattr(directory, "read_cached", read_cached)
+    return read
+
+
+LARGE = bytes(range(256)) * 8_192
+
+
+@pytest.mark.usefixtures("in_memory")
+async def test_a_file_that_the_operating_system_has_in_memory_is_sent_without_a_thread(
+    public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (public / "large.bin").write_bytes(LARGE)
+    async with serving(routes=[Files("/", public, cache=0)]) as served:
+        peer = await served.dial()
+        monkeypatch.setattr(trio.to_thread, "run_sync", None)
+        assert (await peer.ask(get("/a%20b.txt"))).body == TEXT
+        assert (await peer.ask(get("/sub/"))).body == b"<p>sub"
+        assert (await peer.ask(get("/"))).body == b"<p>root"
+        packed = await peer.ask(get("/packed.js", "Accept-Encoding: gzip"))
+        assert gzip.decompress(packed.body) == b"plain"
+        plain = await peer.ask(get("/a%20b.txt", "Accept-Encoding: gzip"))
+        assert (plain.body, "content-encoding" in plain.headers) == (TEXT, False)
+        large = await peer.ask(get("/large.bin"))
+        assert large.body == LARGE
+        part = await peer.ask(get("/large.bin", "Range: bytes=100-1000099"))
+        assert (part.status, part.body) == (206, LARGE[100:1_000_100])
+        known = await peer.ask(get("/large.bin", f"If-None-Match: {large.headers['etag']}"))
+        assert (known.status, known.body) == (304, b"")
+        head = await peer.ask(get("/large.bin", method="HEAD"))
+        assert head.headers["content-length"] == str(len(LARGE))
+        monkeypatch.undo()
+        await peer.aclose()
+
+
+@pytest.mark.parametrize("reads", [0, 1, 2])
+@pytest.mark.usefixtures("in_memory")
+async def test_a_thread_reads_the_parts_that_are_not_in_memory(
+    public: Path, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (public / "large.bin").write_bytes(LARGE)
+    fast, left = vars(directory)["read_cached"], [0]
+
+    def read_some(fd: int, begin: int, end: int) -> bytes:
+        left[0] -= 1
+        piece: bytes = fast(fd, begin, end - 10) if left[0] >= 0 else b""
+        return piece
+
+    monkeypatch.setattr(directory, "read_cached", read_some)
+    async with serving(routes=[Files("/", public, cache=0)]) as served:
+        peer = await served.dial()
+        for path, body in (("/a%20b.txt", TEXT), ("/large.bin", LARGE)):
+            left[0] = reads
+            assert (await peer.ask(get(path))).body == body
+        await peer.aclose()
+
+
+async def test_the_loop_does_other_work_between_the_pieces_of_a_file(
+    public: Path, in_memory: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (public / "large.bin").write_bytes(LARGE)
+    turns, seen, fast = [0], list[int](), vars(directory)["read_cached"]
+
+    def note(fd: int, begin: int, end: int) -> bytes:
+        seen.append(turns[0])
+        piece: bytes = fast(fd, begin, end)
+        return piece
+
+    async def turn() -> None:
+        while True:
+            turns[0] += 1
+            await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(directory, "read_cached", note)
+    async with serving(routes=[Files("/", public)]) as served, trio.open_nursery() as nursery:
+        nursery.start_soon(turn)
+        assert (await served.ask(get("/large.bin"))).body == LARGE
+        nursery.cancel_scope.cancel()
+
+    assert in_memory == list(range(0, len(LARGE), 256 * 1024))
+    # In each turn of trio, both tasks have a step: after two reads, the other task had one.
+    assert all(later > earlier for earlier, later in zip(seen, seen[2:], strict=False))
 
 
 def test_a_missing_directory_is_refused(tmp_path: Path) -> None:

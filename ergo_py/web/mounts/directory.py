@@ -7,6 +7,7 @@ from typing import Final
 
 from ..messages.responses import HTTPError
 from .file_cache import Mark, mark_of
+from .page_cache import open_cached, read_cached
 
 __all__ = ["Directory", "OpenedFile"]
 
@@ -45,6 +46,10 @@ class OpenedFile:
         """A part of the file; shorter if the file has become shorter."""
         return os.pread(self.fd, end - begin, begin)
 
+    def read_cached(self, begin: int, end: int) -> bytes:
+        """A part of the file as far as it is in memory; empty if a thread has to read it."""
+        return read_cached(self.fd, begin, end)
+
     def read_ahead(self, size: int) -> None:
         """Read the first bytes of the file."""
         self._ahead = self.read(0, size)
@@ -64,7 +69,7 @@ class OpenedFile:
 
 
 class Directory:
-    """The files below a directory. Its methods block: call them in a thread."""
+    """The files below a directory."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.realpath(root)
@@ -74,12 +79,12 @@ class Directory:
 
     def open(self, parts: tuple[str, ...], takes_gzip: bool, is_folder: bool) -> OpenedFile | None:
         """Find and open the file of a path. ``is_folder`` says that the path ends with a slash.
-        Returns None for a directory with an index whose path does not.
+        Returns None for a directory with an index whose path does not. Blocks: call it in a thread.
 
         Raises:
             HTTPError: there is no such file.
         """
-        if any(not part or is_hidden(part) or _is_no_name(part) for part in parts):
+        if not _are_names(parts):
             raise HTTPError(404)
         asked = self._inside + "/".join(parts)
         try:
@@ -98,6 +103,47 @@ class Directory:
             return None
         plain.marks.append((asked, mark_of(plain.facts)))
         return self._packed(plain, asked, path) if takes_gzip else plain
+
+    def open_cached(
+        self, parts: tuple[str, ...], takes_gzip: bool, is_folder: bool
+    ) -> OpenedFile | None:
+        """Open the file of a path without blocking, if its path has no links and the operating
+        system has it in memory. Returns None if a thread has to look.
+        """
+        if self._local_device is None or not _are_names(parts):
+            return None
+        if is_folder:
+            parts = (*parts, _INDEX)
+        if not parts:
+            return None
+        path = "/".join(parts)
+        try:
+            plain = self._open_cached(path, parts[-1], "")
+        except (OSError, ValueError):
+            return None
+        plain.marks.append((self._inside + path, mark_of(plain.facts)))
+        if not takes_gzip:
+            return plain
+        beside = f"{path}.gz"
+        try:
+            packed = self._open_cached(beside, plain.name, "gzip")
+        except FileNotFoundError:
+            plain.marks.append((self._inside + beside, None))
+            return plain
+        except OSError:
+            plain.close()
+            return None
+        packed.marks = [*plain.marks, (self._inside + beside, mark_of(packed.facts))]
+        plain.close()
+        return packed
+
+    def _open_cached(self, path: str, name: str, encoding: str) -> OpenedFile:
+        opened = OpenedFile(open_cached(self._root, path), name, encoding)
+        if not stat.S_ISREG(opened.facts.st_mode):
+            opened.close()
+            raise IsADirectoryError(path)
+        opened.is_local = True
+        return opened
 
     def _packed(self, plain: OpenedFile, asked: str, path: str) -> OpenedFile:
         """The compressed file beside a file, or the file itself."""
@@ -146,6 +192,11 @@ class Directory:
 def is_hidden(part: str) -> bool:
     """Whether a name does not exist for clients."""
     return part.startswith(".") and part != WELL_KNOWN
+
+
+def _are_names(parts: tuple[str, ...]) -> bool:
+    """Whether the parts of a path can be names of files for clients."""
+    return not any(not part or is_hidden(part) or _is_no_name(part) for part in parts)
 
 
 def _is_no_name(part: str) -> bool:

@@ -1,12 +1,12 @@
 """`FileFacts`: a version of a file, and the fields of its responses."""
 
-import os
+from functools import lru_cache
 from mimetypes import guess_type
 from typing import Final
 
 from ..messages.responses import Response, http_date
 
-__all__ = ["FileFacts"]
+__all__ = ["FileFacts", "file_facts"]
 
 _PACKED: Final = {
     "gzip": "application/gzip",
@@ -23,17 +23,17 @@ its name gets it as it is.
 class FileFacts:
     """A version of a file: its size and times, and the fields that tell them."""
 
-    __slots__ = ("fields", "modified", "not_modified", "seconds", "size", "tag")
+    __slots__ = ("fields", "modified", "not_modified", "seconds", "size", "tag", "without_body")
 
-    def __init__(self, facts: os.stat_result, name: str, encoding: str, max_age: int) -> None:
-        """``name`` tells the type; ``encoding`` is not empty if the file is a compressed form of
-        the file that was asked for.
+    def __init__(self, size: int, nanoseconds: int, name: str, encoding: str, max_age: int) -> None:
+        """``nanoseconds`` is when the file was modified; ``name`` tells the type; ``encoding`` is
+        not empty if the file is a compressed form of the file that was asked for.
         """
-        self.size = facts.st_size
-        self.seconds = int(facts.st_mtime)
+        self.size = size
+        self.seconds = nanoseconds // 1_000_000_000
         """When the file was modified."""
         self.modified = http_date(self.seconds)
-        self.tag = f'"{facts.st_mtime_ns:x}-{facts.st_size:x}{"-gz" if encoding else ""}"'
+        self.tag = f'"{nanoseconds:x}-{size:x}{"-gz" if encoding else ""}"'
         shared = [
             ("etag", self.tag),
             ("last-modified", self.modified),
@@ -46,6 +46,14 @@ class FileFacts:
         self.fields = [("content-type", _type_of(name)), *shared]
         if encoding:
             self.fields.append(("content-encoding", encoding))
+        self.without_body = Response(200, b"", self.fields)
+        """The response with the whole file, before the file is read."""
+
+
+file_facts = lru_cache(maxsize=1024)(FileFacts)
+"""The facts of a version of a file. They follow from the arguments, and cost more than to read a
+small file: so those of many files are kept.
+"""
 
 
 def _type_of(name: str) -> str:

@@ -1,7 +1,7 @@
 """`Files`: static files of a directory."""
 
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +17,13 @@ from .application_exchange import ApplicationExchange, PeerLeftError
 from .directory import Directory, OpenedFile
 from .file_cache import MOST_BYTES, FileCache, Key, StoredFile
 from .file_conditions import NO_SUCH_PART, asks_for_all, choose_part, refusal, takes_gzip
-from .file_facts import FileFacts
+from .file_facts import FileFacts, file_facts
 
 __all__ = ["Files"]
 
 _PIECE: Final = 256 * 1024
-"""Bytes to read of a file at a time: a thread is asked for each piece, and a slow peer holds one
-piece in memory. Not measured for other sizes.
+"""Bytes to read of a file at a time: a slow peer holds a piece in memory, and other work of the
+loop waits for a piece. Not measured for other sizes.
 """
 _TRIES: Final = 3
 
@@ -36,9 +36,9 @@ class Files(Place):
     ``index.html``; a path to it without a slash at its end is redirected. If the client takes
     ``gzip`` and there is a file with ``.gz`` beside it, that is sent.
 
-    Threads read the files. Files of at most 1 MiB stay in memory, and are read again when they have
-    changed: each request looks at the file, on the loop if its file system is local, and otherwise
-    in a thread.
+    Threads read the files, unless Linux has them in memory and hands them out without blocking.
+    Files of at most 1 MiB stay in memory here, and are read again when they have changed: each
+    request looks at the file, on the loop if its file system is local, and otherwise in a thread.
 
     Args:
         prefix: the path of the directory's root.
@@ -70,21 +70,55 @@ class Files(Place):
         self._cache = FileCache(cache)
 
     def answer(self, http: Any, request: HTTPRequest) -> Awaitable[None] | None:
-        """Answer at once if the file is in memory; otherwise read it in a thread, and write it."""
+        """Answer at once if the file is in memory, here or in the operating system; otherwise read
+        it in a thread, and write it.
+        """
         accepted = request.headers.get("accept-encoding")
         key = request.path[len(self.parts) :], accepted is not None and takes_gzip(accepted)
         stored = self._cache.get(key)
         if stored is not None and stored.is_local and stored.is_current():
             http.answer(request.exchange, _response_of(request, stored.facts, stored.whole)[0])
             return None
+        response = self._answer_cached(request, key)
+        if response is not None:
+            http.answer(request.exchange, response)
+            return None
         return self._serve(ApplicationExchange(http, request), key, stored)
+
+    def _answer_cached(self, request: HTTPRequest, key: Key) -> Response | None:
+        """The response that needs no thread; None if a thread has to read the file, or if the file
+        is too long for a single response.
+        """
+        opened = self._directory.open_cached(*self._place_of(key))
+        if opened is None:
+            return None
+        try:
+            if request.method == "HEAD" or opened.facts.st_size > MOST_BYTES:
+                response, begin, end = _response_of(request, self._facts_of(opened), None)
+                return response if begin == end or request.method == "HEAD" else None
+            read = self._try_to_read(opened, opened.read_cached)
+            if read is None:
+                return None
+            self._cache.put(key, read)
+            return _response_of(request, read.facts, read.whole)[0]
+        finally:
+            opened.close()
 
     async def _serve(
         self, exchange: ApplicationExchange, key: Key, stored: StoredFile | None
     ) -> None:
         request = exchange.request
+        found: StoredFile | OpenedFile | Response
+        # Opened a second time: a request that ends before this task has begun leaves no file open.
+        opened = self._directory.open_cached(*self._place_of(key))
+        if opened is not None and opened.facts.st_size <= MOST_BYTES:
+            opened.close()
+            opened = None
         try:
-            found = await trio.to_thread.run_sync(self._find, request, key, stored)
+            if opened is not None:
+                found = opened
+            else:
+                found = await trio.to_thread.run_sync(self._find, request, key, stored)
         except HTTPError as error:
             if not exchange.has_ended:
                 exchange.respond(error.response)
@@ -99,6 +133,14 @@ class Files(Place):
         if not exchange.has_ended:
             exchange.respond(found)
 
+    def _place_of(self, key: Key) -> tuple[tuple[str, ...], bool, bool]:
+        """The parts of a path without the slash at its end, whether the client takes gzip, and
+        whether there was such a slash.
+        """
+        parts, wants_packed = key
+        is_folder = parts[-1] == "" if parts else not self.parts
+        return parts[:-1] if parts and is_folder else parts, wants_packed, is_folder
+
     def _find(
         self, request: HTTPRequest, key: Key, stored: StoredFile | None
     ) -> StoredFile | OpenedFile | Response:
@@ -109,11 +151,7 @@ class Files(Place):
         """
         if stored is not None and stored.is_current():
             return stored
-        parts, wants_packed = key
-        is_folder = parts[-1] == "" if parts else not self.parts
-        if parts and is_folder:
-            parts = parts[:-1]
-        opened = self._directory.open(parts, wants_packed, is_folder)
+        opened = self._directory.open(*self._place_of(key))
         if opened is None:
             path, question, query = request.head.path.partition("?")
             return bare_response(301, [("location", f"{path}/{question}{query}")])
@@ -124,28 +162,36 @@ class Files(Place):
                 opened.read_ahead(_PIECE)
             return opened
         try:
-            return self._read_whole(opened)
+            for _ in range(_TRIES):
+                read = self._try_to_read(opened, opened.read)
+                if read is not None:
+                    return read
         finally:
             opened.close()
-
-    def _read_whole(self, opened: OpenedFile) -> StoredFile:
-        """Read a small file. Another program may change it meanwhile."""
-        for _ in range(_TRIES):
-            facts = self._facts_of(opened)
-            body = opened.read(0, facts.size)
-            opened.look_again()
-            if len(body) == facts.size:
-                return StoredFile(
-                    facts,
-                    Response(200, body, facts.fields),
-                    opened.marks,
-                    is_local=opened.is_local,
-                    changed=opened.facts.st_ctime,
-                )
         raise OSError("a file becomes shorter whenever it is read")
 
+    def _try_to_read(
+        self, opened: OpenedFile, read: Callable[[int, int], bytes]
+    ) -> StoredFile | None:
+        """Read a small file; None if that fails. Another program may change it meanwhile."""
+        facts = self._facts_of(opened)
+        body = read(0, facts.size)
+        opened.look_again()
+        if len(body) != facts.size:
+            return None
+        return StoredFile(
+            facts,
+            facts.without_body.with_body(body),
+            opened.marks,
+            is_local=opened.is_local,
+            changed=opened.facts.st_ctime,
+        )
+
     def _facts_of(self, opened: OpenedFile) -> FileFacts:
-        return FileFacts(opened.facts, opened.name, opened.encoding, self._max_age)
+        found = opened.facts
+        return file_facts(
+            found.st_size, found.st_mtime_ns, opened.name, opened.encoding, self._max_age
+        )
 
     async def _send(self, exchange: ApplicationExchange, opened: OpenedFile) -> None:
         """Send a file in pieces."""
@@ -158,9 +204,13 @@ class Files(Place):
                 return
             piece = opened.take_ahead(end - begin)
             while begin < end:
-                piece = piece or await trio.to_thread.run_sync(
-                    opened.read, begin, min(begin + _PIECE, end)
-                )
+                upto = min(begin + _PIECE, end)
+                piece = piece or opened.read_cached(begin, upto)
+                if piece:
+                    # A peer that takes everything at once must not keep the loop from other work.
+                    await trio.lowlevel.checkpoint()
+                else:
+                    piece = await trio.to_thread.run_sync(opened.read, begin, upto)
                 if not piece:
                     raise OSError("a file has become shorter while it was sent")
                 begin += len(piece)
