@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,10 +80,16 @@ def database_at() -> Iterator[Path]:
 
 
 class PostgresServer:
-    """A server that a test starts, kills and stops for a while."""
+    """A server that a test starts, kills and stops for a while.
 
-    def __init__(self, place: Path) -> None:
+    ``listen`` is an address for connections over TCP, and ``within`` the beginning of a command
+    that runs in a network namespace, as the user of the server.
+    """
+
+    def __init__(self, place: Path, listen: str = "", within: Sequence[str] = ()) -> None:
         self.place = place
+        self._listen = listen
+        self._within = within
         self.conninfo = f"host={place} user=ergo dbname=postgres"
         self._program: subprocess.Popen[bytes] | None = None
 
@@ -93,9 +99,13 @@ class PostgresServer:
         assert programs is not None
         log = self.place / "log"
         log.write_bytes(b"")
+        if self._listen:
+            with (self.place / "data/pg_hba.conf").open("a", encoding="utf-8") as rules:
+                rules.write("host all all samenet trust\n")
         with log.open("ab") as output:
             self._program = subprocess.Popen(
                 [
+                    *self._within,
                     str(programs / "postgres"),
                     "-D",
                     "data",
@@ -103,10 +113,10 @@ class PostgresServer:
                     str(self.place),
                     "-F",
                     "-c",
-                    "listen_addresses=",
+                    f"listen_addresses={self._listen}",
                 ],
                 cwd=self.place,
-                user=server_user(),
+                user=None if self._within else server_user(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -126,10 +136,10 @@ class PostgresServer:
 
 
 @contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
+def running_postgres(listen: str = "", within: Sequence[str] = ()) -> Iterator[PostgresServer]:
     """A server, started."""
     with database_at() as place:
-        server = PostgresServer(place)
+        server = PostgresServer(place, listen, within)
         try:
             server.start()
             yield server

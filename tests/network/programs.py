@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,14 @@ async def until_it_answers(node: Node) -> None:
 
 
 @asynccontextmanager
-async def running_program(*arguments: str) -> AsyncIterator[trio.Process]:
-    """A Python program that writes ``ready``, and ends with its standard input."""
+async def running_program(
+    *arguments: str, within: Sequence[str] = ()
+) -> AsyncIterator[trio.Process]:
+    """A Python program that writes ``ready``, and ends with its standard input. The beginning of a
+    command (``within``) runs it in a network namespace.
+    """
     program = await trio.lowlevel.open_process(
-        [sys.executable, *arguments],
+        [*within, sys.executable, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],

@@ -1,22 +1,36 @@
-"""A node of a fleet in a program of its own, which tests kill and stop."""
+"""A node of a fleet in a program of its own, which tests kill, stop and cut off."""
 
+import json
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import trio
 
-from ergo_py import Caller, ChildSpec, Node, Request, open_node
+from ergo_py import Caller, ChildSpec, ErgoError, Node, Request, open_node
 from ergo_py.entities import Entities, Entity, Store
 from tests.network.pairs import make_network
 from tests.network.programs import running_program
 
-__all__ = ["Ledger", "Note", "Pass", "fleet_network", "fleet_program", "start_fleet"]
+__all__ = [
+    "KEYS",
+    "LEASE",
+    "SHARDS",
+    "Clients",
+    "Ledger",
+    "Note",
+    "Notes",
+    "Pass",
+    "fleet_network",
+    "fleet_program",
+    "start_fleet",
+]
 
 SHARDS = 8
 LEASE = 3.0
+KEYS = [f"ledger {number}" for number in range(10)]
 
 
 @dataclass
@@ -28,7 +42,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class Note(Request[list[str]]):
-    """Note an id, unless it is empty, and tell all ids."""
+    """Note an id, or tell all ids if it is empty."""
 
     id: str = ""
 
@@ -54,9 +68,10 @@ class Ledger(Entity[Notes]):
     def handle_call(self, request: Any, caller: Caller) -> object:
         match request:
             case Note(id):
-                if id:
-                    self.state.ids.append(id)
-                return list(self.state.ids)
+                if not id:
+                    return list(self.state.ids)
+                self.state.ids.append(id)
+                return []
             case Pass(id, to):
                 self.state.ids.append(id)
                 self.send(self.entity(Ledger, to), Passed(id))
@@ -69,9 +84,49 @@ class Ledger(Entity[Notes]):
 TYPES = [Note, Pass, Passed]
 
 
-def fleet_network(place: Path) -> Any:
-    """The network of the fleet, with short patience for lost nodes."""
-    return make_network("local", str(place), types=TYPES, beat=0.3, patience=2.0)
+class Clients:
+    """Clients that note ids, and repeat each until it is acknowledged."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.noted: dict[str, str] = {}
+        """The ledgers of acknowledged ids."""
+        self.passed: dict[str, str] = {}
+        """The ledgers that acknowledged ids were passed to."""
+        self.is_over = False
+
+    async def work(self, number: int, pause: float = 0.01) -> None:
+        """Note ids until it is over."""
+        step = 0
+        while not self.is_over:
+            step += 1
+            id = f"{self.node.name}.{number}.{step}"
+            key, other = KEYS[(number + step) % 10], KEYS[(number + 3 * step + 1) % 10]
+            request = Pass(id, other) if step % 3 == 0 else Note(id)
+            await self.until_done(key, request, id)
+            self.noted[id] = key
+            if isinstance(request, Pass):
+                self.passed[id] = other
+            await trio.sleep(pause)
+
+    async def until_done(self, key: str, request: Note | Pass, id: str | None) -> list[str] | None:
+        """Repeat a command until it is acknowledged."""
+        while True:
+            try:
+                entity = self.node.entity(Ledger, key)
+                return await entity.call(request, once=id, timeout=2.0)
+            except ErgoError:
+                await trio.sleep(0.05)
+
+
+def fleet_network(place: str) -> Any:
+    """The network of the fleet, with short patience for lost nodes: at a NATS server, or at a
+    directory.
+    """
+    settings: dict[str, Any] = {"types": TYPES, "beat": 0.3, "patience": 2.0}
+    if place.startswith("nats:"):
+        return make_network("nats", place, cluster="fleet", **settings)
+    return make_network("local", place, **settings)
 
 
 async def start_fleet(node: Node, store: Store) -> None:
@@ -81,20 +136,31 @@ async def start_fleet(node: Node, store: Store) -> None:
 
 
 def fleet_program(
-    name: str, place: Path, conninfo: str
+    name: str, place: str, conninfo: str, clients: int = 0, within: Sequence[str] = ()
 ) -> AbstractAsyncContextManager[trio.Process]:
-    """A node of the fleet in a program of its own."""
-    return running_program("-m", __name__, name, str(place), conninfo)
+    """A node of the fleet in a program of its own, with clients. The beginning of a command
+    (``within``) runs it in a network namespace.
+    """
+    arguments = ("-m", __name__, name, place, conninfo, str(clients))
+    return running_program(*arguments, within=within)
 
 
 async def main() -> None:
     from ergo_py.entities import Postgres
 
-    name, place, conninfo = sys.argv[1:]
-    network = fleet_network(Path(place))
+    name, place, conninfo, count = sys.argv[1:]
+    network = fleet_network(place)
     async with open_node(name, network=network, watchdog=None, log_level="critical") as node:
         await start_fleet(node, Postgres(conninfo))
         sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        clients = Clients(node)
+        async with trio.open_nursery() as nursery:
+            for number in range(int(count)):
+                nursery.start_soon(clients.work, number, 0.1)
+            await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+            clients.is_over = True
+        sys.stdout.write(f"{json.dumps([clients.noted, clients.passed])}\n")
         sys.stdout.flush()
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
 

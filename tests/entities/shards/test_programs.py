@@ -8,12 +8,11 @@ from collections import Counter
 import pytest
 import trio
 
-from ergo_py import ErgoError, Node
 from tests.entities.shards.programs import (
+    KEYS,
     LEASE,
-    Ledger,
+    Clients,
     Note,
-    Pass,
     fleet_network,
     fleet_program,
     start_fleet,
@@ -25,59 +24,27 @@ pytestmark = [
     needs_postgres,
     pytest.mark.skipif(not THOROUGH, reason="stops programs for longer than their leases"),
 ]
-KEYS = [f"ledger {number}" for number in range(10)]
 
 
-class Clients:
-    """Clients that note ids, and repeat each until it is acknowledged."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.noted: dict[str, str] = {}
-        """The ledgers of acknowledged ids."""
-        self.passed: dict[str, str] = {}
-        """The ledgers that acknowledged ids were passed to."""
-        self.is_over = False
-
-    async def work(self, number: int) -> None:
-        step = 0
-        while not self.is_over:
-            step += 1
-            id = f"{number}.{step}"
-            key, other = KEYS[(number + step) % 10], KEYS[(number + 3 * step + 1) % 10]
-            request = Pass(id, other) if step % 3 == 0 else Note(id)
-            await self.until_done(key, request, id)
-            self.noted[id] = key
-            if isinstance(request, Pass):
-                self.passed[id] = other
-            await trio.sleep(0.01)
-
-    async def until_done(self, key: str, request: Note | Pass, id: str | None) -> list[str] | None:
+async def check(clients: Clients) -> None:
+    """Each acknowledged id is there once, and so is each that was passed on."""
+    with trio.fail_after(120):
         while True:
-            try:
-                entity = self.node.entity(Ledger, key)
-                return await entity.call(request, once=id, timeout=2.0)
-            except ErgoError:
-                await trio.sleep(0.05)
-
-    async def check(self) -> None:
-        """Each acknowledged id is there once, and so is each that was passed on."""
-        with trio.fail_after(120):
-            while True:
-                ids = {key: await self.until_done(key, Note(), None) or [] for key in KEYS}
-                arrived = all(f"got {id}" in ids[to] for id, to in self.passed.items())
-                if arrived:
-                    break
-                await trio.sleep(0.1)
-        for key in KEYS:
-            assert [id for id, count in Counter(ids[key]).items() if count > 1] == []
-        assert [id for id, key in self.noted.items() if id not in ids[key]] == []
+            ids = {key: await clients.until_done(key, Note(), None) or [] for key in KEYS}
+            arrived = all(f"got {id}" in ids[to] for id, to in clients.passed.items())
+            if arrived:
+                break
+            await trio.sleep(0.1)
+    for key in KEYS:
+        assert [id for id, count in Counter(ids[key]).items() if count > 1] == []
+    assert [id for id, key in clients.noted.items() if id not in ids[key]] == []
 
 
 async def test_a_fleet_loses_and_doubles_no_acknowledged_command() -> None:
     from ergo_py.entities import Postgres
 
-    with running_postgres() as server, short_directory() as place:
+    with running_postgres() as server, short_directory() as path:
+        place = str(path)
         network, database = fleet_network(place), server.conninfo
         async with (
             running_node("test@test", network=network, limit=600.0) as node,
@@ -104,4 +71,4 @@ async def test_a_fleet_loses_and_doubles_no_acknowledged_command() -> None:
                     await trio.sleep(LEASE)
                 await node.drain(timeout=20)
                 clients.is_over = True
-            await clients.check()
+            await check(clients)

