@@ -1,12 +1,13 @@
 """`Actor`: the behaviour that most programs subclass."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ._core.kernel import Kernel
 from ._core.processes.process import Process
 from ._core.tables.callbacks import default
 from ._core.tables.pending_calls import Caller
+from ._core.verbs.batches import batch_items, serve_batches
 from ._core.verbs.behaviour import M_contra
 from ._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from ._core.vocabulary.messages import LogRecord, Response
@@ -76,6 +77,7 @@ class Actor(StreamVerbs[M_contra], IdleVerbs[M_contra]):
 
     def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
+        serve_batches(cls)
         serve_methods(cls)
         serve_idle(cls)
 
@@ -147,6 +149,17 @@ class Actor(StreamVerbs[M_contra], IdleVerbs[M_contra]):
         return None
 
     @default
+    def handle_batch(self, messages: Sequence[M_contra]) -> Awaitable[None] | None:
+        """Called instead of ``handle_message`` by an actor with ``batch = Batch(100, 0.01)``, from
+        ``ergo_py.pipelines``: with as many messages as there are, at most 100, and at the latest
+        0.01 seconds after the actor has taken the first.
+
+        A call, an event, a notice, a message with a priority and a stop do not wait: the actor
+        handles the batch, and then them. A crash loses the messages of the batch in progress.
+        """
+        return None
+
+    @default
     def handle_call(self, request: Any, caller: Caller) -> object:
         """Called for each call. Its return value is the answer; ``NO_REPLY`` defers the answer;
         ``raise Reject(error)`` refuses the call.
@@ -189,7 +202,7 @@ class Actor(StreamVerbs[M_contra], IdleVerbs[M_contra]):
         With a further parameter ``asker: PID | None = None`` it gets the PID of the process that
         inspects, or of the node whose program or neighbour does.
         """
-        return {}
+        return batch_items(self._process)
 
     @default
     def handle_reload(self) -> Awaitable[None] | None:

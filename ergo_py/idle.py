@@ -5,20 +5,19 @@ idle.
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final
+from typing import Any
 
-from ._core.tables.callbacks import default
+from ._core.tables.callbacks import NOTICES_IDLENESS, default
 from ._core.tables.timers import Timer
 from ._core.verbs.behaviour import Behaviour, M_contra
 from ._core.vocabulary.errors import BehaviourError
+from ._core.vocabulary.messages import ServedMessage
 from ._core.vocabulary.options import check_number
 
 __all__ = ["IdleVerbs", "serve_idle"]
 
-_OWN: Final = "__notices_idleness__"
 
-
-class IdleTimeout:
+class IdleTimeout(ServedMessage):
     """The message with which an idle actor wakes itself. It names its clock: the actor may have set
     another timeout since.
     """
@@ -126,7 +125,7 @@ def serve_idle(cls: type[Any]) -> None:
         return
     for name in ("handle_message", "handle_call", "handle_event"):
         own = getattr(cls, name)
-        own = getattr(own, _OWN, own)
+        own = getattr(own, NOTICES_IDLENESS, own)
         waits = inspect.iscoroutinefunction(own) or (
             name == "handle_message" and inspect.iscoroutinefunction(cls.handle_idle)
         )
@@ -157,7 +156,7 @@ def _noticing(own: Callable[..., Any], waits: bool, is_message: bool) -> Callabl
                 self._idle.begin()
 
     noticing = callback_async if waits else callback
-    setattr(noticing, _OWN, own)
+    setattr(noticing, NOTICES_IDLENESS, own)
     noticing.__dict__.pop("__is_default__", None)
     return noticing
 

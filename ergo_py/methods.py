@@ -8,7 +8,7 @@ from functools import wraps
 from types import CoroutineType, MethodType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
-from ._core.tables.callbacks import READING
+from ._core.tables.callbacks import READING, SERVES_METHODS
 from ._core.tables.pending_calls import Caller
 from ._core.vocabulary.errors import (
     BadInputError,
@@ -29,7 +29,6 @@ R = TypeVar("R")
 
 _MARK: Final = "__is_exposed__"
 _NAMES: Final = "__exposed_methods__"
-_OWN: Final = "__serves_methods__"
 _SHAPES: Final = 64
 """Shapes of arguments that are kept for a method. Most methods are called in a single shape."""
 _set: Final = object.__setattr__
@@ -250,7 +249,7 @@ def serve_methods(cls: type[Any]) -> None:
         ("handle_message", MethodCast, _serving_casts),
     ):
         own = getattr(cls, callback)
-        own = getattr(own, _OWN, own)
+        own = getattr(own, SERVES_METHODS, own)
         setattr(cls, callback, wrap(own, is_async or inspect.iscoroutinefunction(own), kind))
 
 
@@ -309,7 +308,7 @@ def _serving_casts(
 
 
 def _marked(serving: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    setattr(serving, _OWN, own)
+    setattr(serving, SERVES_METHODS, own)
     # `wraps` has copied the mark of a default callback, and this is none.
     serving.__dict__.pop("__is_default__", None)
     serving.__dict__.pop("__wrapped__", None)

@@ -29,7 +29,7 @@ from .runtime.idle_handlers import IdleHandlers
 from .runtime.thread_fairness import ThreadFairness
 from .runtime.thread_parent import RaiseCancel
 from .sources import Chance, chance
-from .tables.callbacks import CALLBACKS, Callbacks
+from .tables.callbacks import CALLBACKS, Callbacks, check_batches
 from .tables.child_slot import ChildSlot
 from .tables.class_mistakes import check_names, check_plain, misspelled
 from .tables.dead_letters import DeadLetters
@@ -302,6 +302,7 @@ class Kernel:
             check_names(behaviour, known)
             callbacks.suspect(misspelled(behaviour, known, callbacks.defined))
             if known is CALLBACKS:
+                check_batches(behaviour, "handle_batch" in callbacks.defined)
                 warn = self.logger.warning
                 callbacks.judge_by(unmatched_of(behaviour, callbacks.behaviour, warn))
             else:

@@ -7,7 +7,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from .._core.tables.pending_calls import Caller
-from .._core.vocabulary.errors import BadInputError, Reject
+from .._core.vocabulary.errors import BadInputError, BehaviourError, Reject
 from .._core.vocabulary.messages import NO_REPLY
 from ..entity_handles import Fresh, Once, Post, Retry
 from .activations.activation import Activation
@@ -24,6 +24,13 @@ Callback = Callable[..., Any]
 
 def store_callbacks(cls: "type[Entity[Any]]") -> None:
     """Wrap the callbacks of a class, so that each is stored whole or not at all."""
+    if not hasattr(cls.handle_batch, "__is_default__"):
+        raise BehaviourError(
+            f"{cls.__qualname__}.handle_batch",
+            cls.handle_batch,
+            "`handle_message`: an entity stores its state after each message; the store itself "
+            "writes the changes of several entities at once",
+        )
     for name, wrap in (("handle_message", _storing_messages), ("handle_call", _storing_calls)):
         own = getattr(cls, name)
         setattr(cls, name, _as_kind(wrap(own), own))

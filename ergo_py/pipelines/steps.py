@@ -110,6 +110,7 @@ class Batch(Batched):
     """
 
     def __init__(self, size: int = 100, within: float = 0.0) -> None:
+        check_number("size", size, least=1, whole=True)
         super().__init__(batch=size, within=within)
 
     def handle_batch(self, items: list[Item]) -> Awaitable[Sequence[object]] | Sequence[object]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar, TypeVarTuple, overload
 
-from .._core.tables.callbacks import CALLBACKS, diagnostics
+from .._core.tables.callbacks import BATCHES, CALLBACKS, diagnostics
 from .._core.tables.class_mistakes import check_names
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
@@ -229,7 +229,10 @@ class Alone(Generic[B]):
             await self._callback("post_start")
 
     async def message(self, message: object, sender: PID | Alias | None = None) -> None:
-        """Deliver a message."""
+        """Deliver a message; to an actor with ``handle_batch``, as a batch of one."""
+        if hasattr(getattr(self.behaviour, "handle_message", None), BATCHES):
+            await self._run("handle_batch", [message])
+            return
         await self._run(
             "handle_message", message, self._notes.identity.parent if sender is None else sender
         )

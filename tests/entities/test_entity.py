@@ -32,6 +32,8 @@ from ergo_py.entities import (
 )
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import EntityKindUnknownError
+from ergo_py.errors import BehaviourError
+from ergo_py.pipelines import Batch
 
 from .bank import Account, Credit, Life, Pay, open_bank, records, run_virtual
 
@@ -497,6 +499,16 @@ def test_a_store_that_cannot_be_read_fails_commands_and_service_returns_with_it(
             assert await ada.call(ask(Account.deposit, 5)) == 5
 
     run_virtual(program)
+
+
+def test_an_entity_has_no_batches() -> None:
+    with pytest.raises(BehaviourError, match="stores its state after each message"):
+
+        class Rows(Entity[int]):
+            batch = Batch(10)
+
+            def handle_batch(self, messages: Sequence[object]) -> None:
+                """Never called."""
 
 
 def test_a_row_written_by_another_program_is_not_overwritten() -> None:

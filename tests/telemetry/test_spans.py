@@ -4,6 +4,7 @@ of OpenTelemetry.
 
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from ergo_py import (
     open_node,
 )
 from ergo_py.errors import CallFailedError
+from ergo_py.pipelines import Batch
 from ergo_py.supervision import Decision
 from ergo_py.telemetry import OpenTelemetry
 from ergo_py.web import HTTPRequest, Response, Route, WebServer, WebSocketClient
@@ -300,6 +302,31 @@ async def test_lines_of_the_log_carry_the_ids_of_trace_and_span(
     assert "trace_id" not in outside.fields
     lines = capsys.readouterr().err.splitlines()
     assert expected["trace_id"] in next(line for line in lines if "inside" in line)
+
+
+@pytest.mark.counted
+async def test_a_batch_runs_in_the_span_of_its_first_message_and_takes_messages_of_traces(
+    spans: Spans, autojump_clock: MockClock
+) -> None:
+    heard: list[object] = []
+
+    class Writer(Actor):
+        batch = Batch(9, within=1.0)
+
+        def handle_batch(self, messages: Sequence[object]) -> None:
+            inside = trace.get_current_span().get_span_context().is_valid
+            heard.append((inside, list(messages)))
+
+    async with running_node(tracing=tracing(spans, 0.0)) as node:
+        pid = await node.spawn(Writer)
+        node.send(pid, 1)
+        with spans.provider.get_tracer("test").start_as_current_span("outer"):
+            node.send(pid, 2)
+            node.send(pid, 3)
+        node.send(pid, 4)
+        await trio.sleep(2.0)
+
+    assert heard == [(False, [1]), (True, [2, 3, 4])]
 
 
 @pytest.mark.parametrize("crashes", [False, True])

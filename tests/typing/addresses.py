@@ -2,6 +2,7 @@
 know the class of their process. Never run, only checked: see spawn_and_call.py.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, assert_type
 
@@ -22,6 +23,7 @@ from ergo_py import (
 from ergo_py.aio import AsyncioNode
 from ergo_py.blocking import BlockingNode
 from ergo_py.methods import cast
+from ergo_py.pipelines import Batch
 from ergo_py.testing import Probe
 
 
@@ -44,6 +46,27 @@ class Counter(Actor[Add | Reset]):
     @exposed
     def total(self) -> int:
         return 0
+
+
+class Tally(Actor[Add | Reset]):
+    batch = Batch(100, within=0.01)
+
+    def handle_batch(self, messages: Sequence[Add | Reset]) -> None:
+        assert_type(messages[0], Add | Reset)
+
+
+class TallyOfAll(Actor[Add | Reset]):
+    batch = Batch(100)
+
+    async def handle_batch(self, messages: Sequence[object]) -> None:
+        assert_type(messages[0], object)
+
+
+class TallyOfTexts(Actor[Add | Reset]):
+    batch = Batch(100)
+
+    def handle_batch(self, messages: Sequence[str]) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        pass
 
 
 class Exact(Counter):

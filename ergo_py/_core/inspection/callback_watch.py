@@ -152,7 +152,10 @@ class WatchedBehaviour(BehaviourProxy):
     def __init__(self, process: "Process", watch: Watch) -> None:
         real = watch.real
         super().__init__(process.behaviour_itself)
+        collects = "handle_batch" in process.callbacks.defined
         for name, parameters in CALLBACKS.items():
+            if collects and name == "handle_message":
+                continue  # reported as handle_batch
             wrap = _asynchronous if name in process.callbacks.asynchronous else _plain
             setattr(
                 self,
@@ -176,7 +179,9 @@ class _CallbackReporter:
         self._watch = watch
         self._callback = callback
         self._answers = callback.startswith("handle_call")
-        self._message = _place(parameters, ("message", "request", "event", "record", "reason"))
+        self._message = _place(
+            parameters, ("message", "messages", "request", "event", "record", "reason")
+        )
         self._sender = _place(parameters, ("sender", "caller", "child"))
 
     def begin(self) -> tuple[float, int]:

@@ -147,12 +147,16 @@ class Addressee:
             self.mailbox.inherit(kept)
             self.main = self.mailbox.main
 
+    def begin_mailbox(self, mailbox: Mailbox) -> None:
+        """Begin with another mailbox, before the first envelope."""
+        self.mailbox, self.main = mailbox, mailbox.main
+
     def use_mailbox(self, mailbox: Mailbox) -> None:
         """Replace the mailbox by another kind, which decides about every envelope. The queued
         envelopes move there.
         """
-        former, self.mailbox = self.mailbox, mailbox
-        self.main = mailbox.main
+        former = self.mailbox
+        self.begin_mailbox(mailbox)
         self.takes_direct = self.takes_bounded = self.inline = False
         for lane, envelope in former.leave():
             mailbox.push(lane, envelope)

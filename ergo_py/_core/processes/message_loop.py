@@ -8,6 +8,7 @@ steps of `serve` for messages and calls of the main lane, and a change of those 
 Failures are judged in `failure`, and the end of a process in `termination`.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from math import inf
 from time import perf_counter
@@ -25,6 +26,7 @@ from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import (
+    BATCH,
     CALL,
     MESSAGE,
     STARTED,
@@ -164,9 +166,15 @@ class Turn:
         """
         self.handling = envelope
 
-    def postpone(self) -> None:
-        """Do not count the envelope in progress: it is counted when it is handled again."""
-        self.handled -= 1
+    def handle_batch(self, envelopes: deque[Envelope]) -> None:
+        """Note the messages that the process handles at once, and count them."""
+        _, sender, _, first = envelopes[0]
+        self.handling = (BATCH, sender, envelopes, first)
+        self.handled += len(envelopes)
+
+    def postpone(self, count: int = 1) -> None:
+        """Do not count the envelopes in progress: they are counted when they are handled again."""
+        self.handled -= count
 
     def count_aside(self) -> None:
         """Count an envelope that was served beside the envelope in progress."""

@@ -19,9 +19,18 @@ from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
 from ..runtime.parking import PARKED, wake
 from ..tables.callbacks import Callbacks, check_waiting, runs_callbacks
+from ..tables.mailbox import LanedMailbox
 from ..tables.pending_calls import Caller
 from ..tables.verb_chain import VerbChain
-from ..vocabulary.envelopes import EXIT, KILL, URGENT_LANE, Envelope, Priority
+from ..vocabulary.envelopes import (
+    EXIT,
+    KILL,
+    MAIN_LANE,
+    URGENT_LANE,
+    Envelope,
+    Lane,
+    Priority,
+)
 from ..vocabulary.errors import NotAllowedError
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.info import Ended
@@ -294,6 +303,33 @@ class Process(Owner):
         postponed, self.postponed = self.postponed or (), None
         self.main.extendleft(reversed(postponed))
         return postponed
+
+    def begin_batch(self, first: Envelope) -> deque[Envelope]:
+        """Set the envelope in progress aside until :meth:`take_batch`. Returns the batch, for the
+        envelopes that follow.
+        """
+        self.turn.postpone()
+        self.postponed = batch = deque((first,))
+        return batch
+
+    def take_batch(self) -> list[object]:
+        """Handle the batch now. Returns its messages."""
+        batch, self.postponed = self.postponed, None
+        assert batch is not None
+        self.turn.handle_batch(batch)
+        return [envelope[3] for envelope in batch]
+
+    def lane(self) -> Lane:
+        """The lane of the envelope in progress; MAIN if the mailbox does not remember it."""
+        box = self.mailbox
+        return box.lane_of(self.turn.handled) if isinstance(box, LanedMailbox) else MAIN_LANE
+
+    def remember_lanes(self) -> None:
+        """Use a mailbox that remembers the lane of the envelope in progress; before the first
+        envelope.
+        """
+        size, overflow = self.options.mailbox_size or 0, self.options.overflow
+        self.begin_mailbox(LanedMailbox(size, overflow, lambda: self.turn.handled))
 
     # -- calls -------------------------------------------------------------------------------------
 

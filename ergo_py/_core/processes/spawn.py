@@ -141,6 +141,8 @@ def _register(process: Process, parent: Process | None, slot: ChildSlot | None) 
     """Give a process its name, its place under a supervisor, and its place in the tables. Returns
     whether its parent waits for its ``init``.
     """
+    if "handle_batch" in process.callbacks.defined:
+        process.remember_lanes()
     if process.options.order is not None:
         _order_mailbox(process, process.options)
     name, router = process.name, process.router
@@ -215,7 +217,8 @@ def _order_mailbox(process: Process, options: Options) -> None:
     order, size = options.order, options.mailbox_size
     assert order is not None
     assert size is not None
-    process.use_mailbox(OrderedMailbox(size, options.overflow, order, refuse))
+    mailbox = OrderedMailbox(size, options.overflow, order, refuse, lambda: process.turn.handled)
+    process.use_mailbox(mailbox)
 
 
 def _check_room(behaviour: str) -> None:

@@ -19,17 +19,14 @@ from ..runtime.bridge import Bridge, Parker, get_ident
 from ..runtime.dispatcher_threads import Job, Lender, ThreadGroup
 from ..runtime.thread_parent import RaiseCancel
 from ..tables.callbacks import Callbacks, check_plain, check_waiting
-from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller, awaited, ring_of
 from ..tables.verb_chain import Rank, VerbChain
 from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
 from ..vocabulary.envelopes import (
+    BATCH,
     EVENT,
     INSPECT,
-    MAIN_LANE,
     MESSAGE,
-    SYSTEM_LANE,
-    URGENT_LANE,
     Envelope,
     Lane,
 )
@@ -83,7 +80,7 @@ class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
     __slots__ = (
-        *("_beside", "_changed", "_hop", "_laned", "_waiting"),
+        *("_beside", "_changed", "_hop", "_waiting"),
         *("thread_group", "hopping", "hurries"),
     )
 
@@ -109,8 +106,7 @@ class DispatchedProcess(Process):
         """Whether the callback in the thread has sent a message with a priority. Sent to this same
         process, it may have to overtake queued messages.
         """
-        self.mailbox = self._laned = _Laned(self)
-        self.main = self.mailbox.main
+        self.remember_lanes()
         self._hop: _Hop | None = None
         self._changed: VerbChain
         """The verbs of its behaviour, also after its end: a callback may go on in its thread."""
@@ -232,7 +228,7 @@ class DispatchedProcess(Process):
         # thread at a time.
         before = copy_context()
         context = before.copy()
-        handling, lane = self.turn.handling, self._laned.lane_of(self.turn.handled)
+        handling, lane = self.turn.handling, self.lane()
         is_message = name == "handle_message" and handling is not None and handling[0] == MESSAGE
         if is_message and self.takes_direct and self.id not in self.kernel.watches:
             # An unbounded mailbox: only this thread takes messages out of the lane. And no watch
@@ -253,16 +249,8 @@ class DispatchedProcess(Process):
                 elif hop.job.outcome is None:
                     await hop.sleep()
         except BaseException:
-            if (
-                hop.leave()
-                and handling is not None
-                and handling[0] <= EVENT
-                and not isinstance(handling[2], Caller)
-            ):
-                # The thread has not begun with it: put the message back, so that it shares the fate
-                # of the queued messages. A call gets an error in any case.
-                self.mailbox.put_back(lane, handling)
-                self.turn.postpone()
+            if hop.leave() and handling is not None:
+                self._put_back(lane, handling)
             raise
         finally:
             self._hop = None
@@ -274,6 +262,18 @@ class DispatchedProcess(Process):
         result = hop.job.outcome.unwrap()
         check_plain(self, name, result)
         return result
+
+    def _put_back(self, lane: Lane, handling: Envelope) -> None:
+        """Put a message or a batch back with which the thread has not begun, so that it shares the
+        fate of the queued messages. A call gets an error in any case.
+        """
+        kind, _, ref, _ = handling
+        envelopes = ref if kind == BATCH else (handling,) if kind <= EVENT else ()
+        if isinstance(ref, Caller):
+            return
+        for envelope in reversed(envelopes):
+            self.mailbox.put_back(lane, envelope)
+        self.turn.postpone(len(envelopes))
 
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
         """Await a coroutine in the task of this process, while the callback blocks its thread."""
@@ -346,34 +346,6 @@ class DispatchedProcess(Process):
 
 def _is_inspection(envelope: Envelope) -> bool:
     return envelope[0] == INSPECT
-
-
-class _Laned(Mailbox):
-    """A mailbox that remembers the lane of the last envelope, so that a message can be put back
-    until a thread has begun with it.
-    """
-
-    __slots__ = ("_handled", "_lane", "_process")
-
-    def __init__(self, process: DispatchedProcess) -> None:
-        super().__init__(process.options.mailbox_size or 0, process.options.overflow)
-        self._process = process
-        self._lane = MAIN_LANE
-        self._handled = 0
-
-    def pop_ahead(self) -> Envelope:
-        """Take the next envelope of URGENT or SYSTEM, and remember its lane."""
-        self._lane = URGENT_LANE if self.urgent else SYSTEM_LANE
-        # The message loop counts it next. Its number tells it from later envelopes, and unlike a
-        # reference does not keep it alive.
-        self._handled = self._process.turn.handled + 1
-        return super().pop_ahead()
-
-    def lane_of(self, handled: int) -> Lane:
-        """The lane of the envelope with the number ``handled``, which must be the last envelope
-        taken.
-        """
-        return self._lane if handled == self._handled else MAIN_LANE
 
 
 class _InThread(BehaviourProxy):

@@ -14,21 +14,27 @@ from types import (
     FunctionType,
     GeneratorType,
 )
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from ..vocabulary.errors import BadInputError, BehaviourError, CallbackError
 from ..vocabulary.text import brief
 from ..vocabulary.unmatched import Unmatched
 
 __all__ = [
+    "BATCHES",
     "CALLBACKS",
     "META_CALLBACKS",
+    "NOTICES_IDLENESS",
     "READING",
+    "SERVES_METHODS",
+    "BatchRule",
     "Callbacks",
+    "check_batches",
     "check_plain",
     "check_waiting",
     "default",
     "diagnostics",
+    "own_function",
     "process_of",
     "runs_callbacks",
 ]
@@ -40,6 +46,7 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "post_start": (),
     "post_restart": ("reason",),
     "handle_message": ("message", "sender"),
+    "handle_batch": ("messages",),
     "handle_call": ("request", "caller"),
     "handle_response": ("response",),
     "handle_event": ("event",),
@@ -79,6 +86,23 @@ META_CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
 """The callbacks of a meta-process, each with its parameters."""
 
 
+BATCHES: Final = "__collects_batches__"
+"""The mark of the ``handle_message`` of a class that handles its messages in batches."""
+NOTICES_IDLENESS: Final = "__notices_idleness__"
+SERVES_METHODS: Final = "__serves_methods__"
+"""The attributes in which a wrapped callback keeps the function inside: that of an actor which
+notices when it is idle, and that of an actor with exposed methods.
+"""
+
+
+@runtime_checkable
+class BatchRule(Protocol):
+    """How an actor collects its messages: `ergo_py.pipelines.Batch`, which is in a room above."""
+
+    batch: int
+    within: float
+
+
 _RUNS_CALLBACKS: Final[dict[CodeType, str]] = {}
 
 
@@ -111,6 +135,12 @@ def default(function: F) -> F:
     """
     setattr(function, "__is_default__", True)  # noqa: B010 - no type checker knows the attribute
     return function
+
+
+def own_function(callback: object) -> object:
+    """The function that a class of the program or its base class has written for a callback."""
+    callback = getattr(callback, NOTICES_IDLENESS, callback)
+    return getattr(callback, SERVES_METHODS, callback)
 
 
 class Callbacks:
@@ -199,6 +229,37 @@ def _check_runs(cls: type[Any], name: str, function: object) -> None:
             function,
             f"`def {name}(…)` or `async def {name}(…)` without `yield`; to let others run, `await "
             "trio.sleep(0)`",
+        )
+
+
+def check_batches(cls: type[Any], handles_batches: bool) -> None:
+    """Refuse a class that has only a part of what batches need, or a second callback for its
+    messages.
+
+    Raises:
+        BehaviourError: it does.
+    """
+    rule: object = getattr(cls, "batch", None)
+    has_rule = isinstance(rule, BatchRule)
+    if handles_batches and not has_rule:
+        raise BehaviourError(
+            f"{cls.__qualname__}.batch, beside its handle_batch",
+            rule,
+            "`batch = Batch(100, within=0.01)`, from ergo_py.pipelines: at most 100 messages at "
+            "once, and at most 0.01 seconds to wait for them",
+        )
+    if has_rule and not handles_batches:
+        raise BehaviourError(
+            f"{cls.__qualname__}.batch",
+            rule,
+            "`def handle_batch(self, messages)` beside it, which gets the messages; or no `batch`",
+        )
+    if handles_batches and not hasattr(cls.handle_message, BATCHES):
+        raise BehaviourError(
+            f"{cls.__qualname__}.handle_message, beside its handle_batch",
+            own_function(cls.handle_message),
+            "handle_batch alone, which gets all messages, a single message as a list of one; or "
+            "handle_message, without `batch`",
         )
 
 

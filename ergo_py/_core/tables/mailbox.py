@@ -464,7 +464,34 @@ class Mailbox:
         return oldest
 
 
-class OrderedMailbox(Mailbox):
+class LanedMailbox(Mailbox):
+    """A mailbox that remembers the lane of the last envelope: for a message that is put back until
+    a thread has begun with it, and for messages with a priority, which join no batch.
+    """
+
+    __slots__ = ("_handled", "_lane", "_number")
+
+    def __init__(self, limit: int, overflow: Overflow | Divert, handled: Callable[[], int]) -> None:
+        super().__init__(limit, overflow)
+        self._handled = handled
+        """How many envelopes the process has handled."""
+        self._lane = MAIN_LANE
+        self._number = 0
+
+    def pop_ahead(self) -> Envelope:
+        """Take the next envelope of URGENT or SYSTEM, and remember its lane."""
+        self._lane = URGENT_LANE if self.urgent else SYSTEM_LANE
+        # The message loop counts it next. Its number tells it from later envelopes, and unlike a
+        # reference does not keep it alive.
+        self._number = self._handled() + 1
+        return super().pop_ahead()
+
+    def lane_of(self, number: int) -> Lane:
+        """The lane of the envelope with this number, which must be the last envelope taken."""
+        return self._lane if number == self._number else MAIN_LANE
+
+
+class OrderedMailbox(LanedMailbox):
     """MAIN is sorted by ``order(message)``; messages of the same key keep their order.
 
     A signal in MAIN stays behind the messages before it, and no later message goes ahead of it: a
@@ -482,8 +509,9 @@ class OrderedMailbox(Mailbox):
         overflow: Overflow | Divert,
         order: Callable[[Any], Any],
         refuse: Callable[[Envelope, Exception], None],
+        handled: Callable[[], int],
     ) -> None:
-        super().__init__(limit, overflow)
+        super().__init__(limit, overflow, handled)
         self._order = order
         self._refuse = refuse
         """Disposes of a message whose key function raised, or whose key does not compare."""

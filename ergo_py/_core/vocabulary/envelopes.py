@@ -13,6 +13,7 @@ from .errors import BadInputError
 from .public_names import show_public_names
 
 __all__ = [
+    "BATCH",
     "CALL",
     "CHILD_EXIT",
     "CONTROL",
@@ -79,6 +80,10 @@ END_NOTICE: Final = 19
 """The normal end of another process, in MAIN, behind the messages of that process. The payload is
 the envelope of the signal: EXIT, DOWN or CHILD_EXIT.
 """
+BATCH: Final = 20
+"""Messages that a process handles at once; never in a mailbox. The reference is the deque of their
+envelopes, and the payload is the first message.
+"""
 
 _KIND_NAMES: Final = (
     "handle_message",
@@ -101,6 +106,7 @@ _KIND_NAMES: Final = (
     "look",
     "handle_message",
     "handle_message",
+    "handle_batch",
 )
 
 

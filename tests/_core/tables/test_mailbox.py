@@ -708,7 +708,7 @@ def test_a_request_that_a_worker_thread_takes_meanwhile_is_not_withdrawn() -> No
 
 def ordered(*messages: str, limit: int = 10, overflow: Overflow = Overflow.RAISE) -> OrderedMailbox:
     """A mailbox that serves short texts first, with some messages."""
-    box = OrderedMailbox(limit, overflow, len, lambda envelope, error: None)
+    box = OrderedMailbox(limit, overflow, len, lambda envelope, error: None, lambda: 0)
     for message in messages:
         box.admit(Lane.MAIN, (MESSAGE, "sender", None, message))
     return box
@@ -759,6 +759,7 @@ def test_a_message_with_a_wrong_key_is_refused_and_counted() -> None:
         Overflow.RAISE,
         lambda message: message[0],
         lambda envelope, error: refused.append((envelope[3], type(error))),
+        lambda: 0,
     )
 
     for message in ([2], 5, ["text"], [1]):
