@@ -369,6 +369,7 @@ class NodeContext(Generic[N]):
         finally:
             if self._node is not None and not self._closing.is_set():
                 self._node._router.close(_RUN_OVER)
+                self._node._kernel.dispatcher_threads.dismiss_main()
             self._interrupts.release()
             self._ready.set()
             self._down.set()
@@ -393,6 +394,7 @@ class NodeContext(Generic[N]):
             # As in _main: the exception must not leave a system task.
             self._failure = self._failure or failure
         finally:
+            node._kernel.dispatcher_threads.dismiss_main()
             self._over.set()
 
     async def _go_down(self, node: N) -> None:

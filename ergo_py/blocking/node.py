@@ -13,6 +13,7 @@ from ..facades.node import NodeVerbs, ask, run
 from ..facades.rows import blocked, plain
 from ..facades.streams import BlockingStream, blocking_stream
 from ..node import Node
+from .main_thread import run_main
 from .tasks import blocking_task
 
 __all__ = ["BlockingNode"]
@@ -54,6 +55,7 @@ class BlockingNode(NodeVerbs, Blocking):
     run_task = blocking_task(Node.run_task)
     map_stream = blocking_stream(Node.map_stream)
     run = blocked(run)
+    run_main = plain(run_main)
 
     def run_async(self, function: Callable[[Node], Awaitable[T]]) -> T:
         """Deprecated name of :meth:`run`, which takes plain functions, too."""

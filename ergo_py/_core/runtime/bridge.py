@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import ceil, inf
+from queue import Empty, SimpleQueue
 from time import monotonic
 from types import FrameType
 from typing import Any, Final, Generic, TypeVar
@@ -31,14 +32,17 @@ from .parking import TrioTurns
 __all__ = [
     "Bridge",
     "Lock",
+    "MainThread",
     "Parker",
     "ReaderThread",
     "ThreadLocal",
     "bells",
     "bells_ring",
     "get_ident",
+    "is_main_thread",
     "poll_in_thread",
     "stack_of",
+    "take_next",
     "thread_names",
     "wait_in_slices",
 ]
@@ -94,13 +98,31 @@ def wait_in_slices(wait: Callable[[float], bool], timeout: float | None) -> bool
     arrives just before the main thread blocks does not wake it. So the main thread blocks in slices
     of `_SLICE` seconds. Other threads block once.
     """
-    if get_ident() != threading.main_thread().ident:
+    if not is_main_thread():
         return wait(-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
     end = inf if timeout is None else monotonic() + timeout
     while not wait(max(0.0, min(_SLICE, end - monotonic()))):
         if monotonic() >= end:
             return False
     return True
+
+
+def take_next(queue: "SimpleQueue[T]") -> T:
+    """Block this thread until the queue has an entry, and take the entry. In the main thread in
+    slices, as `wait_in_slices`.
+    """
+    if not is_main_thread():
+        return queue.get()
+    while True:
+        try:
+            return queue.get(timeout=_SLICE)
+        except Empty:
+            continue
+
+
+def is_main_thread() -> bool:
+    """Say whether this is the main thread of the program."""
+    return get_ident() == threading.main_thread().ident
 
 
 def poll_in_thread(poll: "select.poll", timeout: float | None) -> list[tuple[int, int]]:
@@ -157,6 +179,10 @@ class Bridge:
     def on_loop(self) -> bool:
         """Say whether this is the thread of the node's event loop."""
         return get_ident() == self.loop_thread
+
+    def is_in_main_thread(self) -> bool:
+        """Say whether the event loop runs in the main thread of the program. From any thread."""
+        return self.loop_thread == threading.main_thread().ident
 
     def refuse_on_loop(self, verb: str, instead: str) -> None:
         """Raise :class:`NotAllowedError` if a blocking verb is called in the loop's own thread."""
@@ -427,6 +453,21 @@ class ReaderThread:
         except OSError:  # no /proc here: only Python knows the name
             pass
         body()
+
+
+class MainThread:
+    """The main thread of the program, as a thread of a dispatcher. It runs already."""
+
+    __slots__ = ("ident", "name", "native_id")
+
+    def __init__(self) -> None:
+        main = threading.main_thread()
+        self.name = main.name
+        self.ident = main.ident or 0
+        self.native_id = main.native_id or 0
+
+    def start(self) -> None:
+        """Do nothing."""
 
 
 def thread_names() -> dict[int, str]:

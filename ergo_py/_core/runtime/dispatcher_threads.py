@@ -11,8 +11,17 @@ import outcome
 
 from .. import sources
 from ..vocabulary.dispatchers import Dispatcher, Threads
-from ..vocabulary.errors import BadInputError, NodeStoppedError
-from .bridge import Bridge, ReaderThread, ThreadLocal, get_ident, stack_of
+from ..vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
+from .bridge import (
+    Bridge,
+    MainThread,
+    ReaderThread,
+    ThreadLocal,
+    get_ident,
+    is_main_thread,
+    stack_of,
+    take_next,
+)
 from .thread_fairness import ThreadFairness
 from .thread_parent import ThreadHost, ThreadParent
 
@@ -56,6 +65,19 @@ def job_here(bridge: Bridge) -> "Job | None":
     """The job that this thread runs, if it is a thread of a dispatcher of that node."""
     group = _here.group
     return None if group is None or not group.belongs_to(bridge) else _here.job
+
+
+def check_main_thread() -> None:
+    """Raise NotAllowedError unless this is the main thread, and outside of all callbacks."""
+    if not is_main_thread():
+        raise NotAllowedError(
+            "run_main() is for the main thread of the program, and this is another thread; for a "
+            'thread that is not the main thread, write dispatcher=Threads("name")'
+        )
+    if _here.group is not None:
+        raise NotAllowedError(
+            "the main thread is in run_main() already: this is a callback that runs there"
+        )
 
 
 def callback_here(bridge: Bridge) -> ThreadHost | None:
@@ -164,7 +186,7 @@ class Lender:
     def next_job(self) -> Job | None:
         """Wait for a job; None at the end of the wait. In the thread."""
         sources.threads.give_way(lambda: not self._jobs.empty(), None)
-        return self._jobs.get()
+        return take_next(self._jobs)
 
 
 class ThreadGroup:
@@ -178,6 +200,7 @@ class ThreadGroup:
     def __init__(
         self, bridge: Bridge, dispatcher: Dispatcher, names: list[str], warn: Callable[[str], None]
     ) -> None:
+        """Without names its thread is the main thread, which comes by itself: `work_here`."""
         self._bridge = bridge
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._at_work: Job | None = None
@@ -186,7 +209,7 @@ class ThreadGroup:
         self.dispatcher = dispatcher
         self.members = 0
         """The number of processes that use these threads."""
-        self.lends = len(names) == 1 and getattr(dispatcher, "name", None) is not None
+        self.lends = len(names) < 2 and getattr(dispatcher, "name", None) is not None
         """Whether several processes share a single thread."""
         self._lenders: list[Lender] = []
         """The callbacks that wait in that thread, the last of them on top of its stack. For the
@@ -195,7 +218,9 @@ class ThreadGroup:
         self._parent = ThreadParent(bridge)
         """The record of that thread, for ``trio.from_thread``."""
         cpu = getattr(dispatcher, "cpu", None)
-        self.threads = [ReaderThread(name, lambda: self._work(cpu, warn)) for name in names]
+        self.threads: list[ReaderThread | MainThread] = [
+            ReaderThread(name, lambda: self._work(cpu, warn)) for name in names
+        ] or [MainThread()]
         try:
             for thread in self.threads:
                 thread.start()
@@ -298,11 +323,21 @@ class ThreadGroup:
             pin_thread(cpu, warn)
         parent = self._parent if self.lends else ThreadParent(self._bridge)
         parent.enter()
+        self._take_jobs(parent)
+
+    def work_here(self) -> None:
+        """Run the jobs in this thread, the main thread, until the group is dismissed."""
+        self._parent.run(self._take_jobs, self._parent)
+
+    def _take_jobs(self, parent: ThreadParent) -> None:
         _here.join(self)
-        while (job := self._next_job()) is not None:
-            self._run(job, parent, None)
-            # Drop the reference: the job must not stay alive while this thread waits.
-            del job
+        try:
+            while (job := self._next_job()) is not None:
+                self._run(job, parent, None)
+                # Drop the reference: the job must not stay alive while this thread waits.
+                del job
+        finally:
+            _here.join(None)
 
     def _run(self, job: Job, parent: ThreadParent, waiting: Job | None) -> None:
         self._at_work = job
@@ -315,7 +350,7 @@ class ThreadGroup:
 
     def _next_job(self) -> Job | None:
         sources.threads.give_way(self.is_wanted, None)
-        return self._jobs.get()
+        return take_next(self._jobs)
 
 
 def pin_thread(cpu: int, warn: Callable[[str], None]) -> None:
@@ -348,12 +383,23 @@ class DispatcherThreads:
         """The number of threads in all groups."""
 
     def check(self, dispatcher: Dispatcher) -> None:
-        """Refuse threads with the name of existing, different threads.
+        """Refuse threads with the name of existing, different threads, and the main thread while it
+        serves no callbacks.
 
         Raises:
             BadInputError: the name is in use with other settings. The text shows them.
+            NotAllowedError: the main thread is not in ``run_main``.
         """
         thread_group = self._shared.get(getattr(dispatcher, "name", None) or "")
+        if thread_group is None and dispatcher == Threads.MAIN:
+            raise NotAllowedError(
+                "dispatcher=Threads.MAIN: this node runs in the main thread, and so do the plain "
+                "callbacks of LOOP; write dispatcher=LOOP, or open the node with "
+                "ergo_py.blocking.open_node(...), which runs in another thread"
+                if self._bridge.is_in_main_thread()
+                else "dispatcher=Threads.MAIN: the main thread runs no callbacks; it does so in "
+                "node.run_main(start) of ergo_py.blocking: start this process in `start`, or later"
+            )
         if thread_group is not None and thread_group.dispatcher != dispatcher:
             raise BadInputError(
                 "dispatcher",
@@ -376,12 +422,33 @@ class DispatcherThreads:
             )
             if key is not None:
                 self._shared[key] = thread_group
-            self.threads += len(thread_group.threads)
-            for _ in thread_group.threads:
-                # A busy loop must not starve these threads.
-                self._thread_fairness.watch()
-        thread_group.members += 1
+            self._count(thread_group)
+        else:
+            thread_group.members += 1
         return thread_group
+
+    def _count(self, thread_group: ThreadGroup) -> None:
+        """Count a new group with its first member."""
+        thread_group.members = 1
+        self.threads += len(thread_group.threads)
+        for _ in thread_group.threads:
+            # A busy loop must not starve these threads.
+            self._thread_fairness.watch()
+
+    def join_main(self) -> ThreadGroup:
+        """The group of ``Threads.MAIN``. The main thread calls `ThreadGroup.work_here` next."""
+        name = Threads.MAIN.name
+        assert name is not None
+        group = ThreadGroup(self._bridge, Threads.MAIN, [], lambda _why: None)
+        self._shared[name] = group
+        self._count(group)
+        return group
+
+    def dismiss_main(self) -> None:
+        """Let the main thread go on: the node is down."""
+        group = self._shared.pop(Threads.MAIN.name or "", None)
+        if group is not None:
+            group.dismiss()
 
     def leave(self, thread_group: ThreadGroup) -> None:
         """Remove a process from a group. After the last process the threads end."""

@@ -3,7 +3,7 @@ or in a thread.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from .errors import BadInputError
 from .public_names import show_public_names
@@ -20,6 +20,10 @@ __all__ = [
 ]
 
 
+_MAIN: Final = "MainThread"
+"""The name of the main thread, which Python gives to it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loop:
     """Plain callbacks run on the event loop. They must not block it."""
@@ -33,9 +37,12 @@ class Threads:
     """Plain callbacks run in threads: ``Threads()`` is a thread that belongs to the process, always
     the same thread. Processes that give the same ``name`` share its threads, and each callback may
     run in a different thread of these; with a single thread, at most one of the processes runs a
-    plain callback at a time.
+    plain callback at a time. ``Threads.MAIN`` is the main thread of the program, for libraries that
+    work in no other: the node runs in another thread, and the main thread in ``node.run_main()`` of
+    :mod:`ergo_py.blocking`.
     """
 
+    MAIN: ClassVar["Threads"]
     name: str | None = None
     """The name under which processes share the threads; None for a thread of its own."""
     size: int = 1
@@ -54,6 +61,10 @@ class Threads:
             )
         if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
             raise BadInputError("Threads(size)", self.size, "a whole number of threads from 1 up")
+        if self.name == _MAIN and (self.size > 1 or self.cpu is not None):
+            raise BadInputError(
+                "Threads", self, "Threads.MAIN, the only main thread, whose CPUs the program sets"
+            )
         if self.size > 1 and self.name is None:
             raise BadInputError(
                 "Threads(size)", self.size, f'1, or a name: Threads("name", {self.size})'
@@ -65,6 +76,8 @@ class Threads:
     def __str__(self) -> str:
         if self.size > 1:
             return f"{self.size} threads {self.name}"
+        if self.name == _MAIN:
+            return "main thread"
         name = "thread" if self.name is None else f"thread {self.name}"
         return name if self.cpu is None else f"{name} on CPU {self.cpu}"
 
@@ -73,7 +86,9 @@ def check_dispatcher(given: object) -> None:
     """Raise BadInputError unless ``given`` is a dispatcher."""
     if not isinstance(given, Loop | Threads):
         raise BadInputError(
-            "dispatcher", given, "LOOP, Threads(), Threads(cpu=…) or Threads(name, size)"
+            "dispatcher",
+            given,
+            "LOOP, Threads(), Threads(cpu=…), Threads(name, size) or Threads.MAIN",
         )
 
 
@@ -98,6 +113,7 @@ SENDING_VERBS: Final = ("send", "forward", "publish")
 Dispatcher = Loop | Threads
 
 LOOP: Final = Loop()
+Threads.MAIN = Threads(_MAIN)
 
 
 show_public_names(__name__)

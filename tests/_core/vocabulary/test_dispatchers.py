@@ -1,5 +1,6 @@
 """Dispatchers are values: equal if they say the same, readable, and checked when they are made."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ def test_a_dispatcher_has_a_text() -> None:
             Threads("io"),
             Threads("io", cpu=0),
             Threads("io", 4),
+            Threads.MAIN,
         )
     ]
 
@@ -28,6 +30,7 @@ def test_a_dispatcher_has_a_text() -> None:
         "thread io",
         "thread io on CPU 0",
         "4 threads io",
+        "main thread",
     ]
 
 
@@ -70,6 +73,13 @@ def test_an_invalid_name_is_refused(name: Any) -> None:
 @pytest.mark.parametrize("given", ["loop", None, Threads])
 def test_an_invalid_dispatcher_is_refused_with_the_valid_dispatchers(given: object) -> None:
     with pytest.raises(
-        BadInputError, match=r"LOOP, Threads\(\), Threads\(cpu=…\) or Threads\(name, size\)"
+        BadInputError,
+        match=r"LOOP, Threads\(\), Threads\(cpu=…\), Threads\(name, size\) or Threads.MAIN",
     ):
         check_dispatcher(given)
+
+
+@pytest.mark.parametrize("settings", [{"size": 2}, {"cpu": 0}])
+def test_there_is_a_single_main_thread_and_its_cpus_are_those_of_the_program(settings: Any) -> None:
+    with pytest.raises(BadInputError, match=r"Threads\.MAIN, the only main thread"):
+        Threads(threading.main_thread().name, **settings)
