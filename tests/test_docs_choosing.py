@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ergo_py import Actor, DeadLetter, Node, Priority, Strategy
+from ergo_py import Actor, DeadLetter, Node, Priority, Strategy, Threads
 from ergo_py.entities import Entity, EntityHandle
 from ergo_py.supervision import Fate
 from tests.pages import ROOT
@@ -22,9 +22,10 @@ OWNERS: dict[str, tuple[type, ...]] = {
     "Fate": (Fate,),
     "Priority": (Priority,),
     "Strategy": (Strategy,),
+    "Threads": (Threads,),
 }
 """The classes of the variables on the page, and the classes whose members it names."""
-OF_THE_READER = {"Account", "Driver", "Worker"}
+OF_THE_READER = {"Account", "Driver", "Window", "Worker"}
 """Classes that a reader writes."""
 PUBLIC = {name for module in MODULES for name in module.__all__}
 

@@ -68,6 +68,8 @@ ELSEWHERE: Final = {
     "I1": "identifiers are values",
     "C8": "about processes that share a thread",
     "P10": "it is this suite, and what threads add to it",
+    "P12": "the main thread runs this suite, and a node of P12 runs in another",
+    "P13": "it is about the thread of the loop, and not about a dispatcher",
     **dict.fromkeys(
         ("V2", "V3", "V7", "V8", "V10", "V11"),
         "what a supervisor does, and supervisors are on the loop",

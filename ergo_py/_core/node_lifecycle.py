@@ -34,6 +34,7 @@ from .processes.ownership import kill_all, stop_all
 from .processes.process import processes_of
 from .runtime.abandonable import Abandonable
 from .runtime.bridge import Lock
+from .runtime.dispatcher_threads import LoopPin
 from .runtime.keyboard_interrupt import Interrupts
 from .runtime.thread_parent import capture_cancellation
 from .runtime.time_slices import in_slices
@@ -112,6 +113,7 @@ class NodeKeywords(TypedDict, total=False):
     network: Network | None
     beside: Sequence[Beside]
     tracing: Tracing | None
+    cpu: int | None
 
 
 class _Creations:
@@ -168,6 +170,7 @@ class NodeContext(Generic[N]):
         self._watchdog: Watchdog | None = None
         self._network: RunningNetwork | None = None
         self._body = trio.CancelScope()
+        self._holds_cpu = False
 
     def extend(
         self,
@@ -211,6 +214,7 @@ class NodeContext(Generic[N]):
         if not in_trio_task():
             raise NotAllowedError(_needs_trio())
         self._entered = True
+        why = self._hold_cpu()
         if self._options.tracing is not None:
             self._options.tracing.start(self._name)
         self._interrupts.hold()
@@ -221,11 +225,14 @@ class NodeContext(Generic[N]):
         interrupt = await self._wait_for(self._ready)
         node = self._node
         if node is None:
-            self._interrupts.release()
+            self._release()
             raise interrupt or self._failure or NodeStoppedError(self._name)
         try:
             if interrupt is not None:
                 raise interrupt
+            if why:
+                text = "the loop cannot be pinned to its CPU, and runs on any"
+                node._kernel.logger.warning(text, cpu=self._options.cpu, why=why)
             threshold = self._options.watchdog
             if threshold:
                 self._watchdog = Watchdog(
@@ -274,6 +281,22 @@ class NodeContext(Generic[N]):
         ):
             raise EscalationError(kernel.escalated, kernel.escalated.reason)
         return bool(swallowed)
+
+    def _hold_cpu(self) -> str:
+        """Pin the loop. Returns why that is impossible."""
+        cpu = self._options.cpu
+        if cpu is None:
+            return ""
+        why = LoopPin.hold(cpu)
+        self._holds_cpu = not why
+        return why
+
+    def _release(self) -> None:
+        """Give Ctrl-C back to trio, and all CPUs to the loop. May be called twice."""
+        self._interrupts.release()
+        if self._holds_cpu:
+            self._holds_cpu = False
+            LoopPin.release()
 
     def _backlogs(self, node: N) -> Callable[[], None] | None:
         limit = self._options.mailbox_warning
@@ -370,7 +393,7 @@ class NodeContext(Generic[N]):
             if self._node is not None and not self._closing.is_set():
                 self._node._router.close(_RUN_OVER)
                 self._node._kernel.dispatcher_threads.dismiss_main()
-            self._interrupts.release()
+            self._release()
             self._ready.set()
             self._down.set()
 
@@ -552,6 +575,7 @@ def open_node(
     network: Network | None = None,
     beside: Sequence[Beside] = (),
     tracing: Tracing | None = None,
+    cpu: int | None = None,
 ) -> NodeContext[Node]:
     """Open a node: it runs inside ``async with``, and stops all its processes at the end.
 
@@ -635,6 +659,10 @@ def open_node(
         tracing: spans of messages, calls, events and HTTP requests, such as
             ``ergo_py.telemetry.OpenTelemetry(sample=0.01)``; None for no traces, which costs
             nothing.
+        cpu: the CPU that the thread of the event loop is pinned to while the node is up; None for
+            any. Threads and programs that start meanwhile may use all CPUs. Where the platform has
+            no CPU affinity, the node logs a warning and uses any. Entering the node raises
+            ``BadInputError`` if this program may not use that CPU.
 
     Raises:
         BadInputError: an option has a value that is not allowed.
@@ -665,5 +693,6 @@ def open_node(
         network=network,
         beside=beside,
         tracing=tracing,
+        cpu=cpu,
     )
     return NodeContext(options, Node)

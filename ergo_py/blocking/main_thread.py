@@ -65,21 +65,21 @@ class _Interrupts:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._before: Any = None
+        self._is_held = False
         self._asked: float | None = None
         """Time of the first signal."""
         self.is_urgent = False
         """Whether there was another after it."""
 
     def __enter__(self) -> "_Interrupts":
-        self._before = signal.getsignal(signal.SIGINT)
-        if self._before is signal.default_int_handler:
+        self._is_held = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._is_held:
             signal.signal(signal.SIGINT, self._stop)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._before)
+        if self._is_held:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         now = monotonic()

@@ -18,9 +18,8 @@ settings = json.loads(sys.argv[1])
 # Modules are found where the first program finds them.
 sys.path[:] = settings["path"]
 
-from .._core.runtime.dispatcher_threads import pin_thread  # noqa: E402
 from ..network.carriers.local import Local  # noqa: E402
-from ..node import Node, open_node  # noqa: E402
+from ..node import open_node  # noqa: E402
 from .references import referent_of  # noqa: E402
 from .worker_node import READY  # noqa: E402
 
@@ -40,18 +39,12 @@ async def main() -> None:
         control=control,
         on_escalation="stop",
         log_output="json",
+        cpu=settings["cpu"],
     ) as node:
-        if settings["cpu"] is not None:
-            pin_thread(settings["cpu"], lambda why: cannot_pin(node, why))
         await referent_of(settings["start"])(node)
         sys.stdout.write(f"{READY}\n")
         sys.stdout.flush()
         await ended.wait()
-
-
-def cannot_pin(node: Node, why: str) -> None:
-    """Log that the loop runs on any CPU."""
-    node.log.warning("the loop cannot be pinned to its CPU, and runs on any", why=why)
 
 
 def watch_input(ended: trio.Event, token: trio.lowlevel.TrioToken) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from .._core.runtime.dispatcher_threads import allowed_cpus
 from .._core.vocabulary.dispatchers import check_cpu
 from .._core.vocabulary.errors import BadInputError, ErgoError
 from .._core.vocabulary.ids import PID, Alias
@@ -186,7 +187,7 @@ class WorkerNode(Actor):
 def core_count() -> int:
     """The number of cores that this program may use."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+        return len(allowed_cpus())
     return os.cpu_count() or 1
 
 
@@ -256,6 +257,9 @@ def _cpu_of_each(count: int | None, cpus: Sequence[int] | None) -> Sequence[int 
         return [None] * count
     for cpu in cpus:
         check_cpu("cpus", cpu)
+        if hasattr(os, "sched_getaffinity") and cpu not in (allowed := allowed_cpus()):
+            listed = ", ".join(map(str, sorted(allowed)))
+            raise BadInputError("cpus", cpu, f"CPUs that this program may use: {listed}")
     if len(cpus) != count:
         raise BadInputError("cpus", cpus, f"a CPU for each of the {count} nodes")
     return cpus

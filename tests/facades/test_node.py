@@ -35,8 +35,8 @@ def test_a_facade_has_every_verb_of_the_node(facade: type) -> None:
     assert verbs(Node) - verbs(facade) <= set(ELSEWHERE)
 
 
-def test_the_facades_differ_in_two_verbs() -> None:
-    assert verbs(AsyncioNode) ^ verbs(BlockingNode) == {"ask", "run_async"}
+def test_the_facades_differ_in_three_verbs() -> None:
+    assert verbs(AsyncioNode) ^ verbs(BlockingNode) == {"ask", "run_async", "run_main"}
 
 
 @pytest.mark.parametrize("facade", [AsyncioNode, BlockingNode])
@@ -210,6 +210,7 @@ WITH_OVERLOADS = {
     "map_stream": ("`BlockingStream`, for `for`", "`AsyncioStream`, for `async for`"),
     "run_task": ("`BlockingTask`, a future", "`asyncio.Task`"),
     "ask": ("`concurrent.futures.Future`", "`asyncio.create_task(node.call(…))`"),
+    "run_main": ("blocks the main thread", "no verb: asyncio has the thread"),
 }
 
 

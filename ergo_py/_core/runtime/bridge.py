@@ -35,6 +35,7 @@ __all__ = [
     "MainThread",
     "Parker",
     "ReaderThread",
+    "Thread",
     "ThreadLocal",
     "bells",
     "bells_ring",
@@ -49,6 +50,7 @@ __all__ = [
 
 T = TypeVar("T")
 Lock = threading.Lock
+Thread = threading.Thread
 ThreadLocal = threading.local
 _NO_BELL: Final = -1
 _TURN: Final = 256

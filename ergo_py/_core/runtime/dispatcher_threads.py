@@ -1,5 +1,6 @@
 """`DispatcherThreads`: the threads in which plain callbacks run. A `ThreadGroup` for each
-process with a thread of its own, and for each name that processes share.
+process with a thread of its own, and for each name that processes share. `LoopPin`: the CPU of the
+thread in which all other callbacks run.
 """
 
 import os
@@ -16,6 +17,7 @@ from .bridge import (
     Bridge,
     MainThread,
     ReaderThread,
+    Thread,
     ThreadLocal,
     get_ident,
     is_main_thread,
@@ -29,7 +31,9 @@ __all__ = [
     "DispatcherThreads",
     "Job",
     "Lender",
+    "LoopPin",
     "ThreadGroup",
+    "allowed_cpus",
     "callback_here",
     "job_here",
     "pin_thread",
@@ -362,6 +366,86 @@ def pin_thread(cpu: int, warn: Callable[[str], None]) -> None:
         os.sched_setaffinity(0, {cpu})
     except OSError as error:
         warn(str(error))
+
+
+class LoopPin:
+    """The CPU of the thread of an event loop. The nodes of a loop share it.
+
+    Linux lets a new thread inherit the CPUs of the thread that starts it. So while a loop is
+    pinned, ``Thread.start`` lends its thread all CPUs for a moment: the threads of the node, of
+    trio and of libraries inherit no pin, and neither do the programs that these threads start.
+    """
+
+    __slots__ = ("_users", "before", "cpu")
+
+    def __init__(self, cpu: int) -> None:
+        self.cpu = cpu
+        self.before = os.sched_getaffinity(0)
+        """The CPUs of the thread without the pin."""
+        self._users = 0
+
+    @staticmethod
+    def hold(cpu: int) -> str:
+        """Pin this thread, of an event loop, for another node. Returns why that is impossible; an
+        empty text if it is done.
+
+        Raises:
+            BadInputError: this program may not use that CPU, or a node of the loop uses another.
+        """
+        if not hasattr(os, "sched_setaffinity"):
+            return "this platform has no CPU affinity"
+        if cpu not in (allowed := allowed_cpus()):
+            listed = ", ".join(map(str, sorted(allowed)))
+            raise BadInputError("cpu", cpu, f"one of the CPUs that this program may use: {listed}")
+        pin = _pins.get(get_ident()) or LoopPin(cpu)
+        if pin.cpu != cpu:
+            raise BadInputError("cpu", cpu, f"{pin.cpu}, the CPU of another node of this loop")
+        try:
+            os.sched_setaffinity(0, {cpu})
+        except OSError as error:
+            return str(error)
+        pin._users += 1
+        _pins[get_ident()] = pin
+        if Thread.start is _plain_start:
+            setattr(Thread, "start", _start_unpinned)  # noqa: B010 - only while a loop is pinned
+        return ""
+
+    @staticmethod
+    def release() -> None:
+        """Let this thread use all its CPUs again, once no node of the loop needs the pin."""
+        pin = _pins[get_ident()]
+        pin._users -= 1
+        if not pin._users:
+            del _pins[get_ident()]
+            os.sched_setaffinity(0, pin.before)
+        if not _pins and Thread.start is _start_unpinned:
+            setattr(Thread, "start", _plain_start)  # noqa: B010 - see hold()
+
+
+_pins: Final[dict[int, LoopPin]] = {}
+"""By the threads of the loops."""
+_plain_start: Final = Thread.start
+
+
+def _start_unpinned(thread: Thread) -> None:
+    """Stand for ``Thread.start`` while a loop is pinned."""
+    pin = _pins.get(get_ident())
+    if pin is None:
+        _plain_start(thread)
+        return
+    os.sched_setaffinity(0, pin.before)
+    try:
+        _plain_start(thread)
+    finally:
+        os.sched_setaffinity(0, {pin.cpu})
+
+
+def allowed_cpus() -> set[int]:
+    """The CPUs that this thread may use, but for the pin of its loop. Only where the platform has
+    CPU affinity.
+    """
+    pin = _pins.get(get_ident())
+    return os.sched_getaffinity(0) if pin is None else pin.before
 
 
 class DispatcherThreads:

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from .choices import LEVELS, OUTPUTS
-from .dispatchers import LOOP, Dispatcher, check_dispatcher
+from .dispatchers import LOOP, Dispatcher, check_cpu, check_dispatcher
 from .envelopes import Divert, Overflow, Priority
 from .errors import BadInputError
 from .hints import did_you_mean
@@ -302,6 +302,7 @@ class NodeOptions:
     """Typed Any, as the network."""
     tracing: Any = None
     """Typed Any, likewise."""
+    cpu: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -317,6 +318,7 @@ class NodeOptions:
         check_number("stop_timeout", self.stop_timeout, least=0.0)
         if self.watchdog is not None:
             check_number("watchdog", self.watchdog, least=0.001, hint=", or None for no watchdog")
+        check_cpu("cpu", self.cpu)
         check_level(read_now(self.log_level))
         check_output(self.log_output)
         if not isinstance(self.beside, list | tuple) or not all(

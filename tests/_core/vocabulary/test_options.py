@@ -44,7 +44,7 @@ BAD: list[tuple[str, list[Any], str]] = [
     (
         "dispatcher",
         ["loop", None, Threads, Threads],
-        "LOOP, Threads(), Threads(cpu=…) or Threads(name, size)",
+        "LOOP, Threads(), Threads(cpu=…), Threads(name, size) or Threads.MAIN",
     ),
     (
         "order",
