@@ -44,6 +44,7 @@ from ergo_py.meta import (
     TCPServer,
     UDPServer,
 )
+from ergo_py.pipelines import Batch
 
 __all__ = [
     "Decode",
@@ -199,41 +200,11 @@ class Decoder(Part):
 
 # -- what is in front ------------------------------------------------------------------------------
 
-
-class Flush:
-    """A message to itself, sent with the first frame of a batch: when it is served, all waiting
-    frames are collected.
-    """
-
-
 LONG = 300.0
 """Seconds that frames are kept for a decoder or a store that does not come back."""
 
-
-class Batch(Actor):
-    """Collects frames, and has them decoded and stored together."""
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-
-    def collect(self, frame: bytes) -> None:
-        if not self.frames:
-            self.send(self.pid, Flush())
-        self.frames.append(frame)
-
-    async def flush(self) -> "Done":
-        """Decode and store, with retries while parts restart. Both requests are idempotent, so they
-        may be repeated.
-
-        With a time limit: the end of the connection cancels a session's call that has none.
-        """
-        frames, self.frames = self.frames, []
-        if not frames:
-            return Done(0, 0)
-        answers = await self.service("decoder").call(Decode(frames), timeout=LONG, retry=True)
-        readings = [reading for reading in answers if reading is not None]
-        await self.service("store").call(Save(readings), timeout=LONG, retry=True)
-        return Done(len(readings), len(frames) - len(readings))
+AT_ONCE = Batch(10_000)
+"""An intake and a session process the frames that have come while they processed those before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +213,18 @@ class Done:
 
     stored: int
     damaged: int
+
+
+async def process(intake: Actor, frames: Sequence[bytes]) -> Done:
+    """Decode and store, with retries while parts restart. Both requests are idempotent, so they may
+    be repeated.
+
+    With a time limit: the end of the connection cancels a session's call that has none.
+    """
+    answers = await intake.service("decoder").call(Decode(frames), timeout=LONG, retry=True)
+    readings = [reading for reading in answers if reading is not None]
+    await intake.service("store").call(Save(readings), timeout=LONG, retry=True)
+    return Done(len(readings), len(frames) - len(readings))
 
 
 class Intake(Part):
@@ -270,12 +253,10 @@ class Intake(Part):
         }
 
 
-class UDPIntake(Intake, Batch):
+class UDPIntake(Intake):
     """Takes datagrams, a frame in each. The senders get no answer."""
 
-    def __init__(self, port: int) -> None:
-        Intake.__init__(self, port)
-        Batch.__init__(self)
+    batch = AT_ONCE
 
     async def init(self) -> None:
         # While the store is away, datagrams wait in this mailbox, and further datagrams in the
@@ -284,12 +265,10 @@ class UDPIntake(Intake, Batch):
         self.needed = await self.spawn_meta(server, backlog=20_000)
         self.local = server.local
 
-    async def handle_message(self, message: object, sender: PID | Alias) -> None:
-        match message:
-            case UDP.Data(_, _, frame):
-                self.collect(frame)
-            case Flush():
-                self.count(await self.flush())
+    async def handle_batch(self, messages: Sequence[object]) -> None:
+        frames = [message.data for message in messages if isinstance(message, UDP.Data)]
+        if frames:
+            self.count(await process(self, frames))
 
 
 class TCPIntake(Intake):
@@ -308,30 +287,26 @@ class TCPIntake(Intake):
                 self.count(message)
 
 
-class Session(Batch):
+class Session(Actor):
     """Serves a client: it acknowledges frames by the number of frames of this connection that are
     processed.
     """
 
-    connection: Alias
+    batch = AT_ONCE
     acknowledged = 0
 
-    async def handle_message(self, message: object, sender: PID | Alias) -> None:
-        match message:
-            case TCP.Connected(connection):
-                self.connection = connection
-            case TCP.Data(_, frame):
-                self.collect(frame)
-            case Flush() | TCP.Disconnected():
-                # After a disconnect nothing more is read, so process the frames before it at once.
-                done = await self.flush()
-                self.send(self.parent, done)
-                self.acknowledged += done.stored + done.damaged
-                if isinstance(message, Flush):
-                    self.send(self.connection, TCP.Send(self.acknowledged.to_bytes(4, "big")))
+    async def handle_batch(self, messages: Sequence[object]) -> None:
+        frames = [message.data for message in messages if isinstance(message, TCP.Data)]
+        if not frames:
+            return
+        done = await process(self, frames)
+        self.send(self.parent, done)
+        self.acknowledged += done.stored + done.damaged
+        if not isinstance(messages[-1], TCP.Disconnected):
+            self.send(self.connection, TCP.Send(self.acknowledged.to_bytes(4, "big")))
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        return {"acknowledged": str(self.acknowledged), "collected": str(len(self.frames))}
+        return {"acknowledged": str(self.acknowledged)}
 
 
 # -- the whole -------------------------------------------------------------------------------------

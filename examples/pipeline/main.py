@@ -7,6 +7,7 @@ peers that send faster than the database stores are slowed down.
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -20,22 +21,21 @@ from ergo_py import (
     Down,
     Node,
     Overflow,
-    Priority,
     Supervisor,
     Threads,
     run,
 )
 from ergo_py.meta import TCP, Delimiter, TCPServer
+from ergo_py.pipelines import Batch
 
-__all__ = ["BATCH", "ROOM", "Database", "Door", "Pipeline", "Row", "Session", "Stored"]
+__all__ = ["ROOM", "Database", "Door", "Pipeline", "Row", "Session", "Stored"]
 
 ROOM = 200  # rows that may wait for the database: its mailbox
-BATCH = 100  # rows of a transaction
-WITHIN = 0.05  # seconds that a row waits for others at most
 
 
 @dataclass(frozen=True)
 class Row:
+    session: PID
     sensor: str
     value: float
 
@@ -47,49 +47,30 @@ class Stored:
     count: int
 
 
-@dataclass(frozen=True)
-class WriteNow:
-    """The first row of a batch has waited long enough."""
-
-
-class Database(Actor):
+class Database(Actor[Row]):
     """The consumer. Its plain callbacks have a thread, so a transaction may block."""
+
+    batch = Batch(100, within=0.05)
 
     def __init__(self, path: str, seconds: float) -> None:
         self.path = path
         self.seconds = seconds
-        self.rows: list[tuple[PID | Alias, Row]] = []
         self.stored = self.largest = 0
 
     def init(self) -> None:
         self.connection = sqlite3.connect(self.path)
         self.connection.execute("create table if not exists row (sensor text, value real)")
 
-    def handle_message(self, message: Row | WriteNow, sender: PID | Alias) -> None:
-        match message:
-            case Row():
-                self.rows.append((sender, message))
-                if len(self.rows) == 1:  # a lane of its own: a full mailbox does not refuse it
-                    self.timer = self.send_after(
-                        WITHIN, self.pid, WriteNow(), priority=Priority.HIGH
-                    )
-                if len(self.rows) == BATCH:
-                    self.write()
-            case WriteNow() if self.rows:
-                self.write()
-
-    def write(self) -> None:
-        self.timer.cancel()
+    def handle_batch(self, messages: Sequence[Row]) -> None:
         with self.connection:
             self.connection.executemany(
-                "insert into row values (?, ?)", [(row.sensor, row.value) for _, row in self.rows]
+                "insert into row values (?, ?)", [(row.sensor, row.value) for row in messages]
             )
             time.sleep(self.seconds)  # as a database on the other side of the ocean
-        for session, count in Counter(session for session, _ in self.rows).items():
+        for session, count in Counter(row.session for row in messages).items():
             self.send(session, Stored(count))
-        self.stored += len(self.rows)
-        self.largest = max(self.largest, len(self.rows))
-        self.rows.clear()
+        self.stored += len(messages)
+        self.largest = max(self.largest, len(messages))
 
     def handle_call(self, request: object, caller: object) -> tuple[int, int]:
         """The number of stored rows, and the size of the largest batch."""
@@ -99,10 +80,10 @@ class Database(Actor):
         self.connection.close()
 
 
-def read_row(line: bytes) -> Row | None:
+def read_row(session: PID, line: bytes) -> Row | None:
     try:
         sensor, value = line.decode().split()
-        return Row(sensor, float(value)) if isfinite(float(value)) else None
+        return Row(session, sensor, float(value)) if isfinite(float(value)) else None
     except ValueError:
         return None
 
@@ -117,7 +98,7 @@ class Session(Actor):
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
             case TCP.Data(data=line):
-                row = read_row(line)
+                row = read_row(self.pid, line)
                 if row is None:
                     self.answer("refused: write SENSOR VALUE")
                 else:

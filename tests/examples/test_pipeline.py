@@ -14,8 +14,9 @@ import pytest
 import trio
 
 from ergo_py import PID, Node, open_node
+from ergo_py.pipelines import Batch
 from examples.pipeline import main as pipeline
-from examples.pipeline.main import BATCH, ROOM, Pipeline, send_rows
+from examples.pipeline.main import ROOM, Database, Pipeline, send_rows
 
 
 @asynccontextmanager
@@ -54,7 +55,7 @@ async def test_a_wrong_line_is_refused_and_the_next_is_taken(line: bytes) -> Non
 
 
 async def test_rows_of_many_peers_share_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "WITHIN", 3600.0)
+    monkeypatch.setattr(Database, "batch", Batch(100, within=3600.0))
     async with running() as (node, port):
         async with trio.open_nursery() as nursery:
             for number in range(10):
@@ -62,7 +63,7 @@ async def test_rows_of_many_peers_share_batches(monkeypatch: pytest.MonkeyPatch)
         stored, largest = await node.call("database", "figures")
 
     assert stored == 500
-    assert largest == BATCH
+    assert largest == 100
 
 
 async def test_a_database_that_stands_still_stops_its_peers_and_memory_has_a_bound(
