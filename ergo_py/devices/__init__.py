@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .bridge import DeviceBridge
     from .can_bus import CAN
     from .messages import DeviceClosedError, DeviceData, DeviceLost, DeviceOpened, DeviceSend
+    from .modbus import Modbus
     from .postgres_listen import PostgresListen
     from .serial_line import Serial
     from .zmq_socket import ZMQ
@@ -25,6 +26,7 @@ __all__ = [
     "DeviceLost",
     "DeviceOpened",
     "DeviceSend",
+    "Modbus",
     "PostgresListen",
     "Serial",
 ]
@@ -36,6 +38,7 @@ if not TYPE_CHECKING:
             "bridge": "DeviceBridge",
             "can_bus": "CAN",
             "messages": "DeviceClosedError DeviceData DeviceLost DeviceOpened DeviceSend",
+            "modbus": "Modbus",
             "postgres_listen": "PostgresListen",
             "serial_line": "Serial",
             "zmq_socket": "ZMQ",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import ChildSpec, pipelines
+from ergo_py import ChildSpec, Node, pipelines
 from ergo_py.pipelines import Pipeline, Sink
 from tests.examples.programs import EXAMPLES
 from tests.meta.owner import eventually
@@ -57,6 +57,57 @@ async def test_a_program_starts_without_its_broker_and_tells_why(
         await node.supervise(children(program, PROGRAMS[program][2], tmp_path))
         pipeline = pipeline_of(node, program)
         await eventually(lambda: "Error" in str(pipeline.pipeline_facts()["lost"]))
+
+
+async def spawned(node: Node, program: str, name: str, *args: object) -> Any:
+    """An actor of a program."""
+    behaviour = runpy.run_path(str(EXAMPLES / "cookbook" / program))[name]
+    return process_of(node, await node.spawn(behaviour, *args)).behaviour
+
+
+async def test_the_speed_comes_from_the_bus() -> None:
+    can = pytest.importorskip("can", reason="needs python-can")
+    async with running_node() as node:
+        with can.Bus(interface="virtual", channel="cookbook") as bus:
+            speed = await spawned(node, "can_speed.py", "Speed", "virtual", "cookbook")
+            await eventually(lambda: bus.recv(0) is not None)  # it asks
+            bus.send(can.Message(arbitration_id=0x123, data=[0x27, 0x10]))
+            await eventually(lambda: bool(speed.kilometers == 100.0))
+
+
+async def test_the_prices_come_from_the_publisher(short_path: Path) -> None:
+    zmq = pytest.importorskip("zmq", reason="needs pyzmq")
+    address = f"ipc://{short_path}/prices"
+    async with running_node() as node:
+        with zmq.Context.instance().socket(zmq.PUB) as publisher:
+            publisher.bind(address)
+            prices = await spawned(node, "zmq_prices.py", "Prices", address)
+
+            def has_come() -> bool:
+                # Again and again: a subscription takes its time.
+                publisher.send_multipart([b"price.gold", b"12.5"])
+                return bool(prices.last == {"price.gold": 12.5})
+
+            await eventually(has_come)
+            publisher.close(0)
+
+
+@WITH_SERVERS
+async def test_the_stock_follows_its_table() -> None:
+    if reason := missing("postgres"):
+        pytest.skip(reason)
+    import psycopg
+
+    with started("postgres") as server:
+        address = server.text("").split('"')[1]
+        with psycopg.connect(address, autocommit=True) as session:
+            session.execute("create table stock (name text, count int)")
+            session.execute("insert into stock values ('bolts', 3)")
+            async with running_node() as node:
+                stock = await spawned(node, "postgres_stock.py", "Stock", address)
+                await eventually(lambda: bool(stock.counts == {"bolts": 3}))
+                session.execute("select pg_notify('stock', 'nuts=7')")
+                await eventually(lambda: bool(stock.counts == {"bolts": 3, "nuts": 7}))
 
 
 BODIES = {

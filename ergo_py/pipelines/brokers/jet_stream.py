@@ -115,6 +115,7 @@ class JetStream(Broker[_Link]):
         self._stream, self._subject, self._consumer = stream, subject or stream, consumer
         self._inbox = ""
         self._hold_at = 0.0
+        self._highest = 0
 
     def connect(self) -> _Link:
         """Make the client."""
@@ -151,6 +152,7 @@ class JetStream(Broker[_Link]):
             self.link.run(self._pull(most, no_wait=True))
         items = self.take_found(most)
         self.held.update(item.receipt for item in items)
+        self._highest = max(self._highest, *(item.receipt[0] for item in items), 0)
         return items
 
     def wait(self, seconds: float) -> None:
@@ -171,7 +173,9 @@ class JetStream(Broker[_Link]):
             subject = message.subject if {*"*>"} & {*self._subject} else None
             key = (message.headers or {}).get("key", subject)
             receipt = number, message.reply
-            self.found.append(Item(message.data, key, receipt, facts.num_delivered > 1))
+            # A killed server may have forgotten that it has delivered the item.
+            again = facts.num_delivered > 1 or number <= self._highest
+            self.found.append(Item(message.data, key, receipt, again))
 
     async def _begin_to_take(self) -> None:
         context = self.link.context

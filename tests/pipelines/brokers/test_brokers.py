@@ -141,15 +141,15 @@ def test_nothing_is_lost_while_consumer_program_and_broker_are_killed_in_turn(
     """The count of the broker is 0 at the end. Each double is marked as delivered again, but for
     items whose acknowledgement a killed broker has taken back, by its own count.
     """
-    _, server = broker
+    name, server = broker
     rig = Rig(server, "killed")
     bodies = [b"%d" % number for number in range(ITEMS)]
     rig.put(bodies)
-    taken_back = 0
+    taken_back, began = 0, time.monotonic()
     consumer = Consumer(server.text("killed"))
     consumer.start()
     try:
-        end = time.monotonic() + 1000
+        end = began + 1000
         for kill in range(1, KILLS + 1):
             while len(consumer.handled) < kill * ITEMS // (KILLS + 1):
                 assert time.monotonic() < end
@@ -178,6 +178,11 @@ def test_nothing_is_lost_while_consumer_program_and_broker_are_killed_in_turn(
     handled = consumer.handled
     doubles = sum(max(0, handled[body] - 1) for body in bodies)
     unmarked = sum(max(0, handled[body] - 1 - consumer.redelivered[body]) for body in bodies)
+    sys.stdout.write(
+        f"{name}: {ITEMS} items, {KILLS} kills, {ITEMS - len(handled)} lost, {doubles} doubles, "
+        f"{sum(consumer.redelivered.values())} marked as redelivered, {unmarked} doubles not "
+        f"marked, {taken_back} taken back by killed brokers, {time.monotonic() - began:.0f} s\n"
+    )
     assert {*handled} == {*bodies}
     assert doubles <= KILLS * BOUND + taken_back
     assert unmarked <= taken_back

@@ -1,6 +1,7 @@
 """`Kafka` on the mock cluster of its library: no broker of Kafka is packaged with the system."""
 
 import os
+import runpy
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +13,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from ergo_py.pipelines import Item, Kafka, Source
 from ergo_py.testing.bridges import SOURCE_RULES, SourceRig
 from ergo_py.testing.bridges.sources import SourceRule
+from tests.examples.programs import EXAMPLES
+from tests.meta.owner import eventually
+from tests.support import running_node
 
 pytestmark = pytest.mark.skipif(
     "ERGO_BROKERS" not in os.environ, reason="`python -m benchmarks brokers` starts the servers"
@@ -80,6 +84,18 @@ def taken(source: Source, count: int) -> list[Item]:
         if len(items) < count:
             source.wait(0.05)
     return items
+
+
+async def test_the_payments_of_the_cookbook_are_checked(cluster: Cluster) -> None:
+    program = runpy.run_path(str(EXAMPLES / "cookbook" / "kafka_payments.py"))
+    payments, checked, dead = (
+        KafkaRig(cluster.servers, topic)
+        for topic in ("payments", "checked-payments", "dead-payments")
+    )
+    payments.put([b'{"account": 1, "amount": 5}', b'{"account": 2, "amount": 0}'])
+    async with running_node() as node:
+        await node.supervise([program["payments"](cluster.servers)])
+        await eventually(lambda: (checked.left(), dead.left()) == (1, 1))
 
 
 def test_items_from_the_first_that_is_not_acknowledged_return_and_are_marked(
