@@ -129,8 +129,10 @@ class Lanes:
     async def start(self, pipeline: Actor) -> None:
         """Start the lanes, as background tasks of the pipeline."""
         kind = _BatchLane if isinstance(self.step, Batched) else _StageLane
-        for _ in range(self.step.threads):
+        for number in range(self.step.threads):
             lane = kind(self, copy(self.step), pipeline)
+            if isinstance(lane.step, ToActor):
+                lane.step.call_by(pipeline, number)
             await lane.start()
             self._lanes.append(lane)
 
@@ -187,16 +189,14 @@ class _Lane:
     def __init__(self, lanes: Lanes, step: Step, pipeline: Actor) -> None:
         self.own: deque[Entry] = deque()
         """Entries with keys, which no other lane may handle."""
-        self._lanes, self._step, self._pipeline = lanes, step, pipeline
+        self._lanes, self.step, self._pipeline = lanes, step, pipeline
         self._calls: BlockingCalls | None = None
         """The thread of the step; None if it runs on the loop."""
         self._chance = sources.chance(pipeline.pid.node, "pipelines").fraction
 
     async def start(self) -> None:
         """Start the thread and the task."""
-        step, pipeline = self._step, self._pipeline
-        if isinstance(step, ToActor):
-            step.call_by(pipeline)
+        step, pipeline = self.step, self._pipeline
         if not _is_async(step):
             # The thread closes the step, not the task: the task ends at a cancellation, while the
             # thread may be in a call.
@@ -233,7 +233,7 @@ class _Lane:
         tries = 0
         while True:
             try:
-                return await self._in_place(self._step.open)
+                return await self._in_place(self.step.open)
             except Exception as error:
                 self._log("a step of a pipeline does not open", error, tries=tries + 1)
             await self._close()
@@ -242,7 +242,7 @@ class _Lane:
 
     async def _close(self) -> None:
         try:
-            await self._in_place(self._step.close)
+            await self._in_place(self.step.close)
         except Exception as error:
             self._log("a step of a pipeline did not close", error)
 
@@ -253,7 +253,7 @@ class _Lane:
             self._log("a step of a pipeline did not close", error)
 
     async def _reopen(self) -> None:
-        if self._step.reopens:
+        if self.step.reopens:
             await self._close()
             await self._open()
 
@@ -263,7 +263,7 @@ class _Lane:
     def _log(self, event: str, error: Exception, **facts: object) -> None:
         self._pipeline.log.warning(
             event,
-            step=type(self._step).__qualname__,
+            step=type(self.step).__qualname__,
             error=f"{type(error).__qualname__}: {error}",
             **facts,
         )
@@ -300,7 +300,7 @@ class _StageLane(_Lane):
         if not chunk:
             await lanes.wait(self._later[0][0] if self._later else inf)
             return
-        step = self._step
+        step = self.step
         assert isinstance(step, Stage)
         if self._calls is None:
             try:
@@ -398,7 +398,7 @@ class _BatchLane(_Lane):
             self._lanes.retried += len(batch)
 
     async def _next_batch(self) -> list[Entry]:
-        step, lanes, own = self._step, self._lanes, self.own
+        step, lanes, own = self.step, self._lanes, self.own
         assert isinstance(step, Batched)
         until = inf
         while True:
@@ -425,7 +425,7 @@ class _BatchLane(_Lane):
             await self._reopen()
 
     async def _try(self, batch: Sequence[Entry]) -> Exception | None:
-        step = self._step
+        step = self.step
         assert isinstance(step, Batched)
         try:
             handle = partial(step.handle_batch, [entry.item for entry in batch])

@@ -4,7 +4,7 @@ part.
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from copy import copy
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.ids import PID, Alias, Key, Name, Target
@@ -150,25 +150,42 @@ class ToActor(Stage):
     end of a pipeline it acknowledges the item.
 
     Args:
-        address: the actor; or a class of entities, whose entity with the item's key is called.
+        address: the actor; or a class of entities, whose entity with the item's key is called; or a
+            list of actors, such as those of worker nodes, which share the items: the actors of
+            equal keys are the same. Each is called for one item at a time, unless ``times`` says
+            otherwise.
         timeout: seconds for the answer.
 
     Raises:
         BadInputError: an argument has a wrong type or value.
     """
 
-    def __init__(self, address: Target | type[Actor], timeout: float = 5.0) -> None:
-        is_kind = isinstance(address, type) and issubclass(address, Actor)
-        if not is_kind and not isinstance(address, PID | Alias | Name | Key | str):
-            raise BadInputError("address", address, "the address of an actor, or a class")
+    def __init__(
+        self, address: Target | type[Actor] | list[Name[Any]], timeout: float = 5.0
+    ) -> None:
+        self._addresses: Sequence[Target | type[Actor]] = (
+            list(address) if isinstance(address, list) else (address,)
+        )
+        if not self._addresses:
+            raise BadInputError("address", address, "a list with the address of an actor")
+        for each in self._addresses:
+            is_kind = isinstance(each, type) and issubclass(each, Actor) and each is address
+            if not is_kind and not isinstance(each, PID | Alias | Name | Key | str):
+                raise BadInputError(
+                    "address", each, "the address of an actor, a list of addresses, or a class"
+                )
         check_number("timeout", timeout, least=0.0)
-        self._address = address
+        self.threads = len(self._addresses)
+        self._address = self._addresses[0]
         self._timeout = timeout
         self._caller: Actor | None = None
 
-    def call_by(self, caller: Actor) -> None:
-        """Called by the pipeline: call the actor on behalf of this process."""
+    def call_by(self, caller: Actor, number: int) -> None:
+        """Called by the pipeline, with the number of the copy: call one of the actors on behalf of
+        this process.
+        """
         self._caller = caller
+        self._address = self._addresses[number % len(self._addresses)]
 
     async def handle(self, item: Item) -> object:
         """Call the actor."""

@@ -1,11 +1,17 @@
 """Steps elsewhere: an actor on another node as a stage, and entities as the end of a pipeline."""
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Any
 
-from ergo_py import Actor, ChildSpec, Name
+import pytest
+import trio
+
+from ergo_py import Actor, Backoff, ChildSpec, Name
 from ergo_py.entities import Entities, Entity, MemoryStore
+from ergo_py.errors import BadInputError
 from ergo_py.network import Memory
-from ergo_py.pipelines import Pipeline, ToActor
+from ergo_py.pipelines import Pipeline, Retry, ToActor
 from tests.pipelines.broker import (
     QUICK,
     Broker,
@@ -21,6 +27,19 @@ from tests.support import running_node
 class Squares(Actor):
     def handle_call(self, request: int, caller: object) -> int:
         return request * request
+
+
+class Orders(Actor):
+    def __init__(self, seen: list[int]) -> None:
+        self.seen = seen
+
+    def handle_call(self, request: int, caller: object) -> None:
+        self.seen.append(request)
+
+
+class Parse(Actor):
+    def handle_call(self, request: int, caller: object) -> tuple[int, str]:
+        return request, self.pid.node
 
 
 @in_virtual_time
@@ -40,6 +59,62 @@ async def test_a_stage_may_be_an_actor_on_another_node() -> None:
 
     assert sink.bodies == [1, 4, 9]
     assert broker.acknowledged == [1, 2, 3]
+
+
+@in_virtual_time
+async def test_items_of_a_source_on_another_node_wait_for_the_node_of_the_end() -> None:
+    broker, network = Broker(1, 2, 3, key=lambda _: 1), Memory()
+    plan = Pipeline.spec(
+        BrokerSource(broker),
+        ToActor(Name("orders", "shop@test")),
+        retry=Retry(100, Backoff(1.0, 1.0)),
+    )
+    seen: list[int] = []
+
+    async with running_node("broker@test", network=network, limit=1000.0) as there:
+        await there.supervise([ChildSpec("jobs", plan)])
+        await trio.sleep(10.0)
+        before = list(broker.acknowledged)
+        for more in ([4, 5], []):
+            async with running_node("shop@test", network=network, limit=1000.0) as here:
+                await here.spawn(Orders, seen, name="orders")
+                await until(lambda: broker.is_done)
+            broker.ready.extend((number, False) for number in more)
+            await trio.sleep(10.0)
+
+    assert before == []
+    assert seen == broker.acknowledged == [1, 2, 3, 4, 5]
+
+
+@in_virtual_time
+async def test_the_actors_of_several_nodes_share_the_items_and_keys_keep_their_actor() -> None:
+    broker, sink, network = Broker(*range(40), key=lambda number: number % 8), Collect(), Memory()
+    cores = ["core-1@test", "core-2@test"]
+    plan = Pipeline.spec(
+        BrokerSource(broker), ToActor([Name("parse", core) for core in cores]), sink, retry=QUICK
+    )
+
+    async with AsyncExitStack() as stack:
+        for core in cores:
+            node = await stack.enter_async_context(running_node(core, network=network))
+            await node.spawn(Parse, name="parse")
+        here = await stack.enter_async_context(running_node("a@test", network=network))
+        await here.supervise([ChildSpec("jobs", plan)])
+        await until(lambda: broker.is_done)
+
+    used = {key: {core for number, core in sink.bodies if number % 8 == key} for key in range(8)}
+    assert sorted(number for number, _ in sink.bodies) == list(range(40))
+    assert {len(nodes) for nodes in used.values()} == {1}
+    assert set().union(*used.values()) == set(cores)
+    for key in range(8):
+        numbers = [number for number, _ in sink.bodies if number % 8 == key]
+        assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("address", [[], [Squares], 5, ["a", 5]], ids=str)
+def test_an_address_is_that_of_an_actor_or_a_list_of_them(address: Any) -> None:
+    with pytest.raises(BadInputError, match=r"^address"):
+        ToActor(address)
 
 
 @dataclass
