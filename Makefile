@@ -76,11 +76,15 @@ lint: $(DEV)    ## Check format and style, and which module imports which
 	$(BIN)/ruff check .
 
 types: SHOWN = $(CODE)
-types: mypy pyright     ## Check the types of all code with mypy (strict) and basedpyright
+types: mypy pyright public-types        ## Check the types of all code with mypy (strict) and basedpyright
 
 mypy: $(DEV)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/mypy --config-file= --strict --python-version 3.11 --cache-dir .mypy_cache/tutorial examples/tutorial
+
+# Takes a minute. The checker finds the package by the python of the path.
+public-types: $(DEV)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --verifytypes ergo_py --ignoreexternal --outputjson | $(BIN)/python -m tests.public_types
 
 pyright: $(DEV)
 	$(BIN)/basedpyright $(SHOWN)

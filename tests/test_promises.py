@@ -67,6 +67,7 @@ from tests.test_docs_semantics import EXPECTED
 ELSEWHERE: Final = {
     "I1": "identifiers are values",
     "C8": "about processes that share a thread",
+    "M9": "batches have a suite of their own, with and without a thread",
     "P10": "it is this suite, and what threads add to it",
     "P12": "the main thread runs this suite, and a node of P12 runs in another",
     "P13": "it is about the thread of the loop, and not about a dispatcher",
