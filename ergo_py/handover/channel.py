@@ -5,10 +5,11 @@ A Unix socket connects both, in a directory that only their user may enter. The 
 each with the step that follows if the other program ends or hangs instead:
 
 1. the successor says ``take``, and gets the ``sockets``. The predecessor goes on alone.
-2. the successor says ``up``, and which processes it ``takes``. The predecessor suspends these, and
-   sends the ``state`` of each. The predecessor resumes them, and goes on alone.
-3. the successor gives its processes these states, and says ``taken``. The predecessor resumes its
-   processes, and goes on alone.
+2. the successor says ``up``, which processes it ``takes``, and for which ``servers`` it takes
+   connections. The predecessor suspends these, and sends the ``state`` of each process, and each
+   ``connection`` with the state of its session. The predecessor resumes them, and goes on alone.
+3. the successor gives its processes and sessions these states, and says ``taken``, and which
+   connections ``stay``. The predecessor resumes its processes, and goes on alone.
 4. the predecessor says ``yours``, with the turn. A successor that hears it goes on alone.
 5. the successor takes the turn, accepts connections, and says ``mine``. The predecessor goes on if
    the successor ends; if it hangs, then the program that takes the turn first goes on.
@@ -28,7 +29,7 @@ import os
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 import trio
@@ -43,6 +44,7 @@ __all__ = [
     "VERSION",
     "Channel",
     "Line",
+    "Part",
     "States",
     "connect",
     "hand_over",
@@ -68,6 +70,14 @@ _PART: Final = 65536
 LARGEST: Final = 1 << 30
 """Bytes of a body: a state, or a message."""
 Line = dict[str, Any]
+
+
+class Part(NamedTuple):
+    """A line with its body and its descriptors."""
+
+    line: Line
+    body: bytes
+    descriptors: tuple[int, ...] = ()
 
 
 class Channel:
@@ -155,17 +165,22 @@ class Channel:
 
 
 class States(Protocol):
-    """The states of the processes that move to the successor."""
+    """The states of the processes that move to the successor, and its connections."""
 
     fresh: list[str]
     """The names of processes with a state that the successor does not take."""
 
-    async def suspend(self, wanted: Iterable[object]) -> dict[str, bytes]:
-        """Suspend the wanted processes, and return their encoded states."""
+    async def suspend(self, wanted: Iterable[object], servers: Iterable[object] = ()) -> list[Part]:
+        """Suspend the wanted processes and the connections of these servers, and return their
+        states.
+        """
         ...
 
+    async def keep(self, connections: Iterable[object]) -> None:
+        """Let these connections stay, which the successor cannot serve."""
+
     async def resume(self) -> None:
-        """Let the suspended processes go on."""
+        """Let the suspended processes and connections go on."""
 
 
 async def hand_over(
@@ -201,16 +216,17 @@ async def _converse(
             return "the next version has ended before it was up"
         if isinstance(said.get("takes"), list):
             try:
-                given = await states.suspend(said["takes"])
+                given = await states.suspend(said["takes"], _items(said.get("servers")))
             except NotAllowedError as error:
                 await channel.say({"failed": str(error)})
                 return str(error)
-            for name, state in given.items():
-                await channel.say({"state": name}, body=state)
+            for part in given:
+                await channel.say(part.line, part.descriptors, part.body)
             await channel.say({"states": len(given), "fresh": states.fresh})
             said = await channel.hear()
             if not said.get("taken"):
                 return str(said.get("refused", "the next version has ended with the states"))
+            await states.keep(_items(said.get("stay")))
     if scope.cancelled_caught:
         with trio.move_on_after(_FAREWELL):
             await channel.say({"late": patience})
@@ -220,6 +236,10 @@ async def _converse(
         return await _give_turn(channel, turn)
     finally:
         os.close(turn)
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 async def _give_turn(channel: Channel, turn: int) -> str:

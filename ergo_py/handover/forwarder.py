@@ -13,6 +13,7 @@ from .._core.kernel import Kernel
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import Reject, SendError, TargetDownError
+from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.reasons import NoProcess
 from .._core.vocabulary.text import text_of
@@ -28,15 +29,15 @@ __all__ = ["ForwardingProcess", "Link", "serve_forwarded"]
 class Link:
     """The way from the moved processes of the old program to the new program."""
 
-    def __init__(self, channel: Channel, types: "Mapping[str, MessageTypes]") -> None:
+    def __init__(self, channel: Channel, types: "Mapping[str | int, MessageTypes]") -> None:
         self._channel = channel
         self._types = types
-        """The codecs of the processes, by name."""
+        """The codecs of the processes, by name, and of sessions, by number."""
         self._numbers = count()
         self._asked: dict[int, tuple[Caller, MessageTypes]] = {}
         """The calls that the new program has not answered yet."""
 
-    async def send(self, name: str, message: object) -> None:
+    async def send(self, name: str | int, message: object) -> None:
         """Forward a message.
 
         Raises:
@@ -45,7 +46,7 @@ class Link:
         """
         await self._channel.say({"message": name}, body=self._types[name].encode(message))
 
-    async def call(self, name: str, request: object, caller: Caller) -> None:
+    async def call(self, name: str | int, request: object, caller: Caller) -> None:
         """Forward a call, which the answer of the new program settles.
 
         Raises:
@@ -88,7 +89,7 @@ def _number(value: object) -> int:
 class ForwardingProcess(Actor):
     """Stands for a process that has moved to the new program."""
 
-    def __init__(self, name: str, link: Link) -> None:
+    def __init__(self, name: str | int, link: Link) -> None:
         self._name = name
         self._link = link
 
@@ -112,7 +113,7 @@ class ForwardingProcess(Actor):
                 SendError(
                     f"the process {self._name!r} has moved to the next program, and the call "
                     f"cannot be forwarded: {text_of(error)}",
-                    self._name,
+                    str(self._name),
                     request,
                 )
             ) from error
@@ -130,7 +131,7 @@ class _ForwardedCaller(Caller):
         self,
         kernel: Kernel,
         asked: int,
-        to: str,
+        to: str | PID,
         request: object,
         types: "MessageTypes",
         answer: "Callable[[_ForwardedCaller], None]",
@@ -147,10 +148,15 @@ class _ForwardedCaller(Caller):
 
 
 async def serve_forwarded(
-    kernel: Kernel, channel: Channel, types: "Mapping[str, MessageTypes]"
+    kernel: Kernel,
+    channel: Channel,
+    types: "Mapping[str | int, MessageTypes]",
+    sessions: Mapping[int, PID],
+    write_late: Callable[[Line], None],
 ) -> None:
     """Serve the forwarded messages and calls, until the old program has ended. ``types`` are the
-    codecs of the processes, by name.
+    codecs of the processes, by name, and of the ``sessions``, by number. ``write_late`` takes the
+    lines for connections.
     """
     put, answers = trio.open_memory_channel[_ForwardedCaller](inf)
 
@@ -168,14 +174,19 @@ async def serve_forwarded(
                 return
 
     def serve(line: Line) -> None:
-        if "message" in line:
-            to = str(line["message"])
-            message = types[to].decode(line["body"])
+        if "late" in line:
+            write_late(line)
+        kind = "message" if "message" in line else "call"
+        if kind not in line:
+            return
+        name: str | int = line[kind]
+        to = sessions[name] if isinstance(name, int) else str(name)
+        if kind == "message":
+            message = types[name].decode(line["body"])
             kernel.router.send(kernel.pid, to, message, Priority.NORMAL)
-        elif "call" in line:
-            to, number = str(line["call"]), _number(line.get("number"))
-            request = types[to].decode(line["body"])
-            caller = _ForwardedCaller(kernel, number, to, request, types[to], put.send_nowait)
+        else:
+            number, request = _number(line.get("number")), types[name].decode(line["body"])
+            caller = _ForwardedCaller(kernel, number, to, request, types[name], put.send_nowait)
             kernel.calls.begin(caller, Priority.NORMAL)
 
     async with trio.open_nursery() as nursery:

@@ -30,8 +30,9 @@ from .._core.vocabulary.text import text_of
 from ..meta.sockets.listener import Listener
 from ..supervision.specs import ChildSpec
 from ..supervision.upgrade import Upgrade
-from .channel import LARGEST, Channel
+from .channel import LARGEST, Channel, Part
 from .forwarder import ForwardingProcess, Link, serve_forwarded
+from .moved_connections import ArrivingConnections, LeavingConnections
 
 if TYPE_CHECKING:
     from ..network.messages.message_types import MessageTypes
@@ -92,29 +93,38 @@ class Leaving:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._moving: dict[str, Process] = {}
-        """The processes that are suspended."""
+        self._moving: dict[str | int, Process] = {}
+        """The processes that are suspended, by name, and the sessions that have moved, by the
+        number of their connection.
+        """
         self._codecs = _Codecs(kernel)
-        self._types: dict[str, MessageTypes] = {}
+        self._types: dict[str | int, MessageTypes] = {}
         """The codec of each."""
         self._link: Link | None = None
         """The way to the successor, once it has taken over."""
+        self.connections = LeavingConnections(kernel, self._give_session, self._resume_one)
         self.fresh: list[str] = []
         """The names of processes with a state that the successor does not take."""
 
     @property
     def moved(self) -> list[str]:
         """The names of the processes that are suspended, or have moved."""
-        return sorted(self._moving)
+        return sorted(name for name in self._moving if isinstance(name, str))
 
-    async def suspend(self, wanted: Iterable[object]) -> dict[str, bytes]:
-        """Suspend the wanted processes, each between two messages and all at once, and return their
-        encoded states.
+    async def suspend(self, wanted: Iterable[object], servers: Iterable[object] = ()) -> list[Part]:
+        """Suspend connections of these servers, as many as are ready, and the wanted processes,
+        each between two messages and all at once. Returns their states.
 
         Raises:
             NotAllowedError: a process is busy for too long, ``hand_over`` has raised, or its state
                 cannot be encoded. All processes go on.
         """
+        # The sessions first: they may call the processes.
+        connections = await self.connections.suspend(servers)
+        states = await self._suspend_processes(wanted)
+        return [*(Part({"state": name}, state) for name, state in states.items()), *connections]
+
+    async def _suspend_processes(self, wanted: Iterable[object]) -> dict[str, bytes]:
         found, names = _with_callback(self._kernel, "hand_over"), set(map(str, wanted))
         self.fresh = sorted(found.keys() - names)
         moving = {name: process for name, process in found.items() if name in names}
@@ -132,14 +142,14 @@ class Leaving:
                                 nursery.start_soon(self._collect, name, process, states, busy)
                     if not busy:
                         return states
-                    await self.resume()
+                    await self._resume_processes()
                     states.clear()
                     await trio.sleep(limit)
                     limit *= 2
         except* NotAllowedError as group:
-            await self.resume()
+            await self._resume_processes()
             raise _first(group) from None
-        await self.resume()
+        await self._resume_processes()
         name, why = next(iter(busy.items()))
         raise NotAllowedError(
             f"the state of {name!r} cannot be handed over: it {why} for more than {_READY:g} s"
@@ -172,23 +182,48 @@ class Leaving:
                 f"the state of {name!r} cannot be handed over: {text_of(error)}"
             ) from error
 
+    async def _give_session(self, number: int, session: Process) -> bytes:
+        """Suspend a session, and return its encoded state."""
+        if self._is_suspended(session):
+            raise _Busy("is suspended")  # by a person, who resumes it
+        state = await self._ask(session, _give)
+        types = self._types[number] = self._codecs.of(session)
+        return types.encode(state)
+
+    async def keep(self, connections: Iterable[object]) -> None:
+        """Let these connections stay, which the successor cannot serve."""
+        await self.connections.keep(connections)
+
     async def resume(self) -> None:
-        """Let the suspended processes go on: the successor has not taken over. All of them, also
-        if the time of the hand-over ends meanwhile.
+        """Let the suspended processes and connections go on: the successor has not taken over. All
+        of them, also if the time of the hand-over ends meanwhile.
         """
+        with trio.CancelScope(shield=True):
+            await self._resume_processes()
+            await self.connections.resume()
+
+    async def _resume_processes(self) -> None:
         moving, self._moving = self._moving, {}
         with trio.CancelScope(shield=True):
             for process in moving.values():
-                if self._is_suspended(process):
-                    await self._ask_suspended(process, resume)
+                await self._resume_one(process)
+
+    async def _resume_one(self, process: Process) -> None:
+        if self._is_suspended(process):
+            await self._ask_suspended(process, resume)
 
     async def forward(self, channel: Channel) -> None:
         """Forward the messages that wait, and all later ones: the successor has taken over. The
         connections of the processes end, since their receivers have moved.
         """
+        late = self.connections.leave()
+        self._moving |= self.connections.sessions()
         if not self._moving:
             return
         self._link = link = Link(channel, self._types)
+        with suppress(OSError):  # the successor has ended
+            for part in late:
+                await channel.say(part.line, body=part.body)
         for name, process in self._moving.items():
             await self._ask_suspended(process, partial(_leave, name, link))
 
@@ -253,9 +288,10 @@ async def _give(process: Process, caller: Caller) -> Reason | None:
     return await suspend(process, caller)
 
 
-async def _leave(name: str, link: Link, process: Process, caller: Caller) -> Reason:
+async def _leave(name: str | int, link: Link, process: Process, caller: Caller) -> Reason:
     """Go on as a process that forwards its messages."""
-    Upgrade(name, ChildSpec(name, ForwardingProcess, name, link), _nothing).perform(process)
+    spec = ChildSpec(str(name), ForwardingProcess, name, link)
+    Upgrade(str(name), spec, _nothing).perform(process)
     process.requeue_postponed()
     for timer in tuple(process.timers or ()):
         timer.cancel()
@@ -281,6 +317,7 @@ class Arriving:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._codecs = _Codecs(kernel)
+        self.connections = ArrivingConnections(kernel, self._give)
 
     def names(self) -> list[str]:
         """The names of the processes that take a state over."""
@@ -298,24 +335,34 @@ class Arriving:
         Raises:
             NotAllowedError: a state cannot be decoded, or ``take_over`` has raised.
         """
-        found, kernel = _with_callback(self._kernel, "take_over"), self._kernel
+        found = _with_callback(self._kernel, "take_over")
         for name, state in states.items():
             try:
-                process = found[name]
-                request = partial(_take, self._codecs.of(process).decode(state))
-                await ask(kernel, kernel.pid, process, process.id, "take_over", request, None)
+                await self._give(found[name], state)
             except Exception as error:  # the process has ended, or take_over has raised: any error
                 raise NotAllowedError(
                     f"{name!r} cannot take its state over: {type(error).__qualname__}: "
                     f"{text_of(error)}"
                 ) from error
 
+    async def _give(self, process: Process, state: bytes) -> object:
+        """Give a process its state, before the messages that wait."""
+        kernel, request = self._kernel, partial(_take, self._codecs.of(process).decode(state))
+        return await ask(kernel, kernel.pid, process, process.id, "take_over", request, None)
+
     async def serve(self, channel: Channel) -> None:
         """Serve the messages that the predecessor forwards, until it has ended."""
-        found = _with_callback(self._kernel, "take_over")
-        if found:
-            types = {name: self._codecs.of(process) for name, process in found.items()}
-            await serve_forwarded(self._kernel, channel, types)
+        sessions = self.connections.sessions()
+        named = _with_callback(self._kernel, "take_over")
+        if named or sessions:
+            types: dict[str | int, MessageTypes] = {}
+            for name, process in named.items():
+                types[name] = self._codecs.of(process)
+            for number, session in sessions.items():
+                types[number] = self._codecs.of(session)
+            targets = {number: session.id for number, session in sessions.items()}
+            late = self.connections.write_late
+            await serve_forwarded(self._kernel, channel, types, targets, late)
 
 
 async def _take(state: object, process: Process, caller: Caller) -> None:

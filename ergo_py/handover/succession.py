@@ -52,6 +52,8 @@ class Succession:
         """The file at which the running program waits for its successor."""
         self._sockets = sockets
         self._predecessor: Channel | None = None
+        self._arriving: Arriving | None = None
+        """The processes and connections of the predecessor that this program has taken over."""
         self._is_up = trio.Event()
         self._predecessor_has_ended = trio.Event()
         self._scope = trio.CancelScope()
@@ -134,15 +136,18 @@ class Succession:
 
     async def _take_over(self, node: Node) -> bool:
         """Accept connections instead of the predecessor. False if the predecessor goes on."""
-        predecessor = self._predecessor
+        predecessor, arriving = self._predecessor, Arriving(kernel_of(node))
         if predecessor is not None:
             try:
-                await self._take_states(node, predecessor)
+                await self._take_states(node, predecessor, arriving)
             except NotAllowedError as error:
+                arriving.connections.forget()
                 self._failure = error
                 node.stop()
                 return False
+            self._arriving = arriving
         self._sockets.release()
+        arriving.connections.begin()
         for meta in kernel_of(node).router.registry.aliases.values():
             if isinstance(meta, Meta) and isinstance(meta.behaviour, Listener):
                 meta.behaviour.look_again()
@@ -152,23 +157,26 @@ class Succession:
                 await predecessor.say({"mine": True})
         return True
 
-    async def _take_states(self, node: Node, predecessor: Channel) -> None:
+    async def _take_states(self, node: Node, predecessor: Channel, arriving: Arriving) -> None:
         """Say that this program is up, take the states of the predecessor over, and wait until the
         predecessor has agreed, or has ended.
 
         Raises:
             NotAllowedError: the predecessor goes on.
         """
-        arriving, states, answer = Arriving(kernel_of(node)), dict[str, bytes](), dict[str, Any]()
-        goes_on = self._goes_on
+        states, connections = dict[str, bytes](), list[Line]()
+        answer, goes_on = dict[str, Any](), self._goes_on
         with suppress(OSError):
-            await predecessor.say({"up": True, "takes": arriving.names()})
+            servers = arriving.connections.servers()
+            await predecessor.say({"up": True, "takes": arriving.names(), "servers": servers})
             while "yours" not in answer:
                 answer = await self._hear(predecessor)
                 if "state" in answer:
                     states[str(answer["state"])] = answer["body"]
+                elif "connection" in answer:
+                    connections.append(answer)
                 elif "states" in answer:
-                    await self._give_states(arriving, states, predecessor)
+                    await self._give_states(arriving, states, connections, predecessor)
                     for name in answer.get("fresh", ()):
                         node.log.warning(arriving.why_fresh(name), process=name)
                 elif "late" in answer:
@@ -192,7 +200,11 @@ class Succession:
             node.log.warning("the running program has ended before it has agreed to the hand-over")
 
     async def _give_states(
-        self, arriving: Arriving, states: dict[str, bytes], predecessor: Channel
+        self,
+        arriving: Arriving,
+        states: dict[str, bytes],
+        connections: list[Line],
+        predecessor: Channel,
     ) -> None:
         try:
             await arriving.take_over(states)
@@ -200,7 +212,9 @@ class Succession:
             with suppress(OSError):
                 await predecessor.say({"refused": str(error)})
             raise NotAllowedError(f"{self._goes_on}: {error}") from error
-        await predecessor.say({"taken": True})
+        descriptors = predecessor.take_descriptors()
+        staying = await arriving.connections.prepare(connections, descriptors)
+        await predecessor.say({"taken": True, "stay": staying})
 
     @property
     def _goes_on(self) -> str:
@@ -219,8 +233,8 @@ class Succession:
     async def _serve_predecessor(self, node: Node) -> None:
         """Serve the messages that the predecessor forwards to moved processes, until it ends."""
         predecessor = self._predecessor
-        if predecessor is not None:
-            await Arriving(kernel_of(node)).serve(predecessor)
+        if predecessor is not None and self._arriving is not None:
+            await self._arriving.serve(predecessor)
             predecessor.close()
             self._predecessor = None
         self._predecessor_has_ended.set()
@@ -270,7 +284,12 @@ class Succession:
                     self._next.report({"failed": why})
                     return
                 self._accepting.cancel()
-            node.log.info("a successor has taken over", name=self._name)
+            node.log.info(
+                "a successor has taken over",
+                name=self._name,
+                connections=leaving.connections.moved,
+                staying=dict(leaving.connections.staying),
+            )
             await leaving.forward(channel)
             self._next.report(
                 {
@@ -278,6 +297,8 @@ class Succession:
                     "sockets": sorted(self._sockets.to_hand_over()),
                     "states": leaving.moved,
                     "fresh": leaving.fresh,
+                    "connections": leaving.connections.moved,
+                    "staying": leaving.connections.staying,
                 }
             )
             await self._end_after(node, leaving)
@@ -337,7 +358,7 @@ def _takes_turn(predecessor: Channel) -> bool:
     """
     turns = predecessor.take_descriptors()
     try:
-        return not turns or any(map(take_turn, turns))
+        return not turns or take_turn(turns[-1])
     finally:
         for turn in turns:
             os.close(turn)

@@ -61,6 +61,8 @@ class SocketPoller:
         self._epoll: select.epoll | None = None
         self._turns = TrioTurns()
         self._watches: dict[int, _WatchedSocket] = {}
+        self._paused: dict[int, _WatchedSocket | None] = {}
+        """The watches of paused sockets; None while the reader has something else to wait for."""
         self._scope: trio.CancelScope | None = None
 
     def open(self, turns: TrioTurns) -> None:
@@ -101,6 +103,9 @@ class SocketPoller:
         """
         assert self._epoll is not None
         watch, fd = _WatchedSocket(readable, task, ended), sock.fileno()
+        if fd in self._paused:
+            self._paused[fd] = watch
+            return watch
         self._epoll.register(fd, select.EPOLLIN)
         self._watches[fd] = watch
         if self._scope is None:
@@ -111,9 +116,29 @@ class SocketPoller:
     def drop(self, sock: socket.socket) -> None:
         """Watch a socket no longer that was added."""
         fd = sock.fileno()
+        watch = self._watches.get(fd) or self._paused.get(fd)
+        if watch is not None:
+            self._forget(fd, watch)
+
+    def pause(self, fd: int) -> None:
+        """Watch a socket no longer until :meth:`resume`. A reader that has still to wait for its
+        receiver parks when it would watch the socket again.
+        """
         watch = self._watches.get(fd)
         if watch is not None:
             self._forget(fd, watch)
+        self._paused[fd] = watch
+
+    def is_paused(self, fd: int) -> bool:
+        """Whether the reader of a paused socket waits for nothing but bytes."""
+        return self._paused.get(fd) is not None
+
+    def resume(self, fd: int) -> None:
+        """Watch a paused socket again."""
+        watch = self._paused.pop(fd, None)
+        if watch is not None and self._epoll is not None:
+            self._epoll.register(fd, select.EPOLLIN)
+            self._watches[fd] = watch
 
     @property
     def is_open(self) -> bool:
@@ -130,6 +155,8 @@ class SocketPoller:
             self._epoll = None
 
     def _forget(self, fd: int, watch: _WatchedSocket) -> None:
+        if self._paused.get(fd) is watch:
+            self._paused[fd] = None
         if self._watches.get(fd) is watch:
             del self._watches[fd]
             if self._epoll is not None:

@@ -54,6 +54,8 @@ class Receivers:
         """
         self._turns: cycle[Target | None] = cycle(())
         self._factory: Callable[[], Behaviour] | None = None
+        self.session_class: type | None = None
+        """The class of all actors, unless a function chooses it."""
         if receiver is None:
             self._turns = cycle([None])
             self._text = "owner"
@@ -71,6 +73,7 @@ class Receivers:
             self._text = f"a {getattr(made, '__name__', repr(made))} for each"
             if isinstance(made, type):
                 behaviour_of(made)
+                self.session_class = made
         else:
             raise BadInputError(
                 "receiver",

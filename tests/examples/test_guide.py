@@ -12,6 +12,7 @@ GUIDE = EXAMPLES / "guide"
 ELSEWHERE = {
     "nats_nodes": "tests/network/nats/test_nats.py",
     "handed_over": "tests/handover/test_succession.py",
+    "moved_session": "tests/handover/test_moved_connections.py",
     "moved_state": "tests/handover/test_moved_processes.py",
     "inherited_socket": "tests/meta/test_inherited_sockets.py",
     "service_program": "tests/test_service_manager.py",

@@ -5,6 +5,7 @@ meet at the socket of the first.
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,16 @@ class Gate(Actor):
         return 0
 
 
+SOCKETS: ContextVar[InheritedSockets] = ContextVar("sockets")
+"""The named sockets of the program of this task."""
+
+
 class Program:
     """A node with its place in the succession."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, sockets: InheritedSockets) -> None:
         self.node = node
-        self.succession = Succession("shop", InheritedSockets({}))
+        self.succession = Succession("shop", sockets)
         self.serves = trio.Event()
         """It has taken over."""
         self.has_ended = trio.Event()
@@ -119,8 +124,10 @@ async def run_program(
     *,
     task_status: trio.TaskStatus[Program],
 ) -> None:
+    sockets = InheritedSockets({})
+    SOCKETS.set(sockets)
     async with running_node(f"{name}@localhost", **(options or {})) as node:
-        program = Program(node)
+        program = Program(node, sockets)
         node.add_logger(await node.spawn(LogKeeper, program.log), "warning")
         await program.succession.begin()
         await node.supervise(children)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import NotAllowedError
+from ergo_py import ChildSpec, NotAllowedError
 from ergo_py.handover.channel import Channel, connect, take_turn
 from tests.handover.test_moved_processes import counter, old_program, run_program
 from tests.handover.test_succession import place
@@ -148,7 +148,10 @@ async def act_as_predecessor(channel: Channel, act: str) -> None:
 
 
 async def meet_predecessor(
-    place: Path, play: Callable[[Channel], Awaitable[object]], check: Callable[[Any], Any]
+    place: Path,
+    play: Callable[[Channel], Awaitable[object]],
+    check: Callable[[Any], Any],
+    children: list[ChildSpec] | None = None,
 ) -> None:
     """Start a program whose predecessor plays its part, and check this program, or the error with
     which it ends at once.
@@ -166,7 +169,7 @@ async def meet_predecessor(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(meet)
         try:
-            new = await nursery.start(run_program, "new", counter(), {"limit": inf})
+            new = await nursery.start(run_program, "new", children or counter(), {"limit": inf})
         except NotAllowedError as error:
             await check(str(error))
         else:

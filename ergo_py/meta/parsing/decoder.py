@@ -55,6 +55,10 @@ class Decoder(ABC):
         """
         return len(self._buffer)
 
+    def rest(self) -> bytes:
+        """The bytes that are kept."""
+        return bytes(self._buffer)
+
     def feed(self, data: bytes, most: int = sys.maxsize) -> Sequence[Any]:
         """Take the bytes of a read, and return the frames that are complete now, at most ``most``
         of them.

@@ -129,6 +129,26 @@ class Births:
         self.made += 1
         born.reader.begin()
 
+    def go_on_with(self, connection: StreamConnection, session: Process, unsent: bytes) -> None:
+        """Spawn a connection that comes from the program before, for a session that has started.
+
+        Raises:
+            SpawnError, OSError: it could not be made.
+        """
+
+        def begin() -> None:
+            born = spawn_meta_in_passing(session, connection, self._options)
+            self.made += 1
+            connection.go_on(unsent)
+            born.reader.begin()
+
+        self._server._open[connection] = None
+        try:
+            self._server._meta.handler.context.copy().run(begin)
+        except BaseException:
+            self._server._open.pop(connection, None)
+            raise
+
     def _check_open(self) -> None:
         if self._server._meta.ending.reason is not None or self._server._closing.is_shut:
             raise NotAllowedError("the server is ending")

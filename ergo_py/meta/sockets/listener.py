@@ -17,12 +17,13 @@ from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Caller, Deadline
 from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
+from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import NO_REPLY, Drain
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason
 from ..poller import SocketPoller
 from ..readers import ReaderKind, ReaderWait, check_reader, start_beside
-from ..receivers import ReceiverOption, Receivers
+from ..receivers import ReceiverOption, Receivers, make_actor
 from ..thread_inbox import ThreadInbox
 from .acceptor import Accepted, Acceptor
 from .births import Births
@@ -303,6 +304,57 @@ class Listener(MetaProcess):
         self._wait.ring()
         if not self._open:
             self._answer_drains(0)
+
+    # -- the move to the next program --------------------------------------------------------------
+
+    @property
+    def socket_name(self) -> str:
+        """The name of its socket, by which the next program finds it; empty if there is none."""
+        return self._given.name
+
+    @property
+    def session_class(self) -> type | None:
+        """The class of its sessions; None if there are none, or if a function chooses it."""
+        return self._receivers.session_class
+
+    def why_connections_stay(self) -> str:
+        """Why no connection of this server can move to the next program; empty if they can."""
+        if self._new_parser is not None:
+            return "HTTP"
+        if self._contexts is not None:
+            return "TLS"
+        if self.poller is None:
+            return "reader threads"
+        if not self.socket_name:
+            return "a server without sock="
+        return "" if self._receivers.makes_actors else "no sessions"
+
+    def open_connections(self) -> Sequence[StreamConnection]:
+        """The connections that have not ended, the oldest first."""
+        return list(self._open)
+
+    async def make_session(self) -> Process:
+        """Spawn the session of a connection that comes from the program before.
+
+        Raises:
+            SpawnError: the session could not be started.
+        """
+        return await make_actor(self._meta, self._receivers.plan_actor())
+
+    def go_on_with(
+        self, session: Process, sock: socket.socket, unread: bytes, unsent: bytes
+    ) -> Alias:
+        """Serve a connection of the program before. The session has its state already.
+
+        Raises:
+            SpawnError, OSError: the connection could not be made.
+        """
+        connection = self.makes.accepted_by(
+            self, sock, None, None, self._options, self.reader, None, unread
+        )
+        connection.arrive(session)
+        self._births.go_on_with(connection, session, unsent)
+        return connection.id
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -241,6 +241,11 @@ class GivenSocket:
             inherited_sockets().keep(self._sock, sock)
 
     @property
+    def name(self) -> str:
+        """The name of the inherited socket; empty if there is none."""
+        return self._sock if isinstance(self._sock, str) else ""
+
+    @property
     def is_held(self) -> bool:
         """Whether the server accepts no connection yet, since a predecessor still serves."""
         return self.is_used and isinstance(self._sock, str) and inherited_sockets().is_held

@@ -48,6 +48,10 @@ async def _upgrade(name: str) -> None:
         "states not taken, since the next version has no process of this name with take_over",
         line.get("fresh", ()),
     )
+    if moved := line.get("connections"):
+        say(f"connections handed over: {moved}")
+    staying = [f"{count} ({why})" for why, count in sorted(line.get("staying", {}).items())]
+    _tell("connections that the old version serves to their end", staying)
     say("the next version serves, and the old one finishes its open work")
 
 

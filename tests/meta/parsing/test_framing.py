@@ -198,7 +198,7 @@ def test_lines_are_equal_to_the_parts_of_bytes_split(lines: list[bytes]) -> None
 
     *complete, rest = stream.split(b"\n")
     assert frames == complete
-    assert decoder.unfinished == len(rest)
+    assert (decoder.rest(), decoder.unfinished) == (rest, len(rest))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from ..options import StreamOptions
 from ..socket_setup import describe, prepare
 from ..tls import TLSSession
 from .deadlines import TICK, Deadlines
+from .departure import Departure
 from .input import Input, StreamInput
 from .installation import install
 from .parser import FrameParser, NewParser
@@ -206,6 +207,7 @@ class StreamConnection(MetaProcess):
         options: StreamOptions,
         reader: ReaderKind,
         new_parser: NewParser | None,
+        early: bytes = b"",
     ) -> Self:
         """Make the connection of a socket that ``server`` has accepted."""
         self = cls.__new__(cls)
@@ -218,6 +220,7 @@ class StreamConnection(MetaProcess):
             server=server,
             address=address,
             new_parser=new_parser,
+            early=early,
         )
         return self
 
@@ -494,7 +497,7 @@ class StreamConnection(MetaProcess):
         if self._server is not None:
             self._server._connection_ended(self)
         connected = self._reader.connected
-        if connected is None:
+        if connected is None or self._shutdown.is_silent:
             return None
         return TCPDisconnected(
             self.id,
@@ -508,6 +511,37 @@ class StreamConnection(MetaProcess):
     def _end_session(self) -> None:
         if self._session is not None:
             end_session(self._session, self.id)
+
+    # -- the move to the next program --------------------------------------------------------------
+
+    @property
+    def session(self) -> Process | None:
+        """The process that was spawned for this connection alone."""
+        return self._session
+
+    def departure(self) -> Departure | None:
+        """The steps of a move to the next program; None for a connection that cannot move."""
+        poller = None if self._server is None else self._server.poller
+        if poller is None or self._session is None or self._input.rest() is None:
+            return None
+        return Departure(
+            self, poller, self._tls, self._writer, self._shutdown, self._input, self._reader
+        )
+
+    def leave(self) -> None:
+        """End without a word to the peer or to the receiver: both go on in the next program."""
+        self._shutdown.be_silent()
+        self._session = None
+
+    def arrive(self, session: Process) -> None:
+        """Go on for a session that knows its peer already."""
+        self._reader.skip_greeting()
+        self._session = session
+
+    def go_on(self, unsent: bytes) -> None:
+        """Write the bytes that the program before has not sent."""
+        if unsent:
+            self._writer.put(unsent, None)
 
     # -- looking inside ----------------------------------------------------------------------------
 

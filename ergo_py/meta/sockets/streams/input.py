@@ -8,7 +8,7 @@ from typing import Any, Final
 from ...._core.verbs.meta_process import MetaProcess
 from ..messages import Cause, TCPData, TCPProtocolError
 from ..options import StreamOptions
-from .parser import StreamParser
+from .parser import FrameParser, StreamParser
 from .shutdown import Shutdown
 from .tls_layer import TLSLayer
 from .writer import Writer
@@ -118,6 +118,13 @@ class StreamInput:
     def unfinished(self) -> int:
         """Bytes of a message that is not complete."""
         return 0 if self._parser is None else self._parser.unfinished
+
+    def rest(self) -> bytes | None:
+        """The bytes of an incomplete frame; None if the parser keeps more than bytes."""
+        parser = self._parser
+        if parser is None:
+            return b""
+        return parser.rest() if isinstance(parser, FrameParser) else None
 
     def take(self, data: bytes) -> Sequence[Any]:
         """Turn the bytes of a read into messages. A protocol error ends the connection; messages

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from ...._core.vocabulary.ids import Alias
+from ...parsing import framing
 from ...parsing.decoder import Decoder, FramingError
 from ..messages import TCPData, TCPFrames
 
@@ -65,6 +66,12 @@ class FrameParser:
         self.has_more = self.paused = False
         self.unfinished = self.count = self.produced = 0
         self.error: str | None = None
+
+    def rest(self) -> bytes | None:
+        """The bytes of an incomplete frame. None for a decoder of the user's, which may keep more
+        than bytes.
+        """
+        return self._decoder.rest() if type(self._decoder).__module__ == framing.__name__ else None
 
     def feed(self, data: bytes) -> Sequence[TCPData | TCPFrames]:
         """The messages of the frames that these bytes complete, as far as one step goes."""

@@ -62,6 +62,10 @@ class _Then:
         self._then()
 
 
+def _no_greeting() -> None:
+    """The receiver knows its peer from the program before."""
+
+
 class StreamReader:
     """The half of a connection that reads, in a thread or in a task."""
 
@@ -158,6 +162,10 @@ class StreamReader:
             self._target,
         )
         self._buffered.open(inbox)
+
+    def skip_greeting(self) -> None:
+        """Do not tell the receiver that the connection begins."""
+        self._greet = _no_greeting
 
     # -- the steps ---------------------------------------------------------------------------------
 
@@ -502,6 +510,11 @@ class StreamReader:
             meta.outbox.when_empty(_Then(ask))
         else:
             ask()
+
+    @property
+    def is_between_reads(self) -> bool:
+        """Whether the connection is ready, and all messages of the last read are sent."""
+        return self.connected is not None and not self._held and not self._early
 
     def is_held_up(self) -> bool:
         """Whether this side holds up the reading, and not the peer: the receiver has a backlog, or

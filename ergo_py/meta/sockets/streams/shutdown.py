@@ -58,6 +58,7 @@ class Shutdown:
         "_writer",
         "cause",
         "detail",
+        "is_silent",
         "mistake",
     )
 
@@ -80,6 +81,8 @@ class Shutdown:
         self.cause: Cause | None = None
         """Why the connection is ending."""
         self.detail = ""
+        self.is_silent = False
+        """The receiver is not told of the end: the connection goes on in the next program."""
         self.mistake: str | None = None
         """The protocol error of the peer, if the peer is to hear of it."""
         self._linger = options.linger
@@ -88,6 +91,10 @@ class Shutdown:
     def change(self, options: StreamOptions) -> None:
         """Follow these time limits from now on."""
         self._linger = options.linger
+
+    def be_silent(self) -> None:
+        """Do not tell the receiver of the end."""
+        self.is_silent = True
 
     # -- causes ------------------------------------------------------------------------------------
 

@@ -41,6 +41,12 @@ class Output(Enum):
     """The waiting bytes are dropped, or writing has failed."""
 
 
+class _FrozenQueue(deque[memoryview]):
+    """The queue of a connection that moves to the next program. Its first piece, which may be
+    empty, moves; no piece is written, and further data waits behind the first.
+    """
+
+
 class WriterReports(NamedTuple):
     """The functions of a connection that its writer calls when waiting bytes are out, and for
     callers. The functions for each message, ``failed`` and ``slow``, are the writer's own.
@@ -296,22 +302,50 @@ class Writer:
         # Copy a mutable buffer: the sender could still change it.
         self._queue.append(memoryview(data if type(data) is bytes else bytes(data))[sent:])
         self.pending += len(data) - sent
-        if self._scope is None:
+        self._begin_to_drain()
+        return False
+
+    def _begin_to_drain(self) -> None:
+        if self._queue and self._scope is None and type(self._queue) is not _FrozenQueue:
             self._scope = trio.CancelScope()
             self._reports.start(self._drain)
-        return False
+
+    # -- the move to the next program --------------------------------------------------------------
+
+    def freeze(self) -> bytes:
+        """Write nothing until :meth:`thaw`, and return the waiting bytes. Data that comes meanwhile
+        waits behind them.
+        """
+        self.flush()
+        waiting = b"".join(self._queue)
+        self._queue = _FrozenQueue([memoryview(waiting)])
+        return waiting
+
+    def take_late(self) -> bytes:
+        """The bytes that came since :meth:`freeze`."""
+        self.flush()
+        return b"".join(islice(self._queue, 1, None))
+
+    def thaw(self) -> None:
+        """Write again."""
+        if type(self._queue) is _FrozenQueue:
+            self._queue = deque(filter(len, self._queue))
+            self._begin_to_drain()
+
+    # -- the waiting bytes -------------------------------------------------------------------------
 
     async def _drain(self) -> None:
         assert self._scope is not None
         try:
             with self._scope:
-                while self._queue:
+                while self._queue and type(self._queue) is not _FrozenQueue:
                     stall = self._stall
                     with trio.move_on_after(inf if stall is None else stall) as patience:
                         await wait_writable(self.sock)
                     if patience.cancelled_caught:
                         raise TimeoutError(f"the peer took nothing for {stall:g} s")
-                    self._write_some()
+                    if type(self._queue) is not _FrozenQueue:
+                        self._write_some()
         except (OSError, trio.ClosedResourceError) as error:
             if self.state is not Output.CLOSED:
                 self.state = Output.CLOSED

@@ -1,0 +1,108 @@
+"""`Departure`: how a connection leaves for the next program, with its unread and unsent bytes."""
+
+import os
+import socket
+from typing import Protocol
+
+from ...._core.verbs.meta_process import MetaProcess
+from ...poller import SocketPoller
+from ...readers import has_served
+from .input import Input, StreamInput
+from .reader import StreamReader
+from .shutdown import Shutdown
+from .tls_layer import TLSLayer, TLSPhase
+from .writer import Output, Writer
+
+__all__ = ["Departure", "Leaver"]
+
+
+class Leaver(Protocol):
+    """The connection that leaves."""
+
+    def leave(self) -> None:
+        """End without a word to the peer or to the receiver."""
+        ...
+
+
+class Departure:
+    """The steps of a connection that leaves, on the loop: pause, serve what was read, collect, and
+    then leave or go on. The socket is not touched between :meth:`collect` and the last step, so
+    that either program may go on with it.
+    """
+
+    def __init__(
+        self,
+        connection: MetaProcess,
+        poller: SocketPoller,
+        tls: TLSLayer,
+        writer: Writer,
+        shutdown: Shutdown,
+        incoming: StreamInput,
+        reader: StreamReader,
+    ) -> None:
+        self._connection = connection
+        self._poller = poller
+        self._tls = tls
+        self._writer = writer
+        self._shutdown = shutdown
+        self._input = incoming
+        self._reader = reader
+        self._descriptor = -1
+        """The paused descriptor. A connection that ends meanwhile closes it."""
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the socket."""
+        return self._writer.sock.fileno()
+
+    def pause(self) -> None:
+        """Read nothing from now on."""
+        self._descriptor = self.descriptor
+        self._poller.pause(self._descriptor)
+
+    def is_paused(self) -> bool:
+        """Whether all messages of the last read are sent."""
+        return self._poller.is_paused(self._descriptor) and self._is_open()
+
+    def _is_open(self) -> bool:
+        incoming, shutdown = self._input, self._shutdown
+        return (
+            self._tls.phase is TLSPhase.CLEAR
+            and self._writer.state is Output.OPEN
+            and shutdown.cause is None
+            and shutdown.mistake is None
+            and incoming.state is Input.OPEN
+            and not incoming.has_more
+            and self._reader.is_between_reads
+            and not len(self._connection._meta.outbox)
+        )
+
+    def collect(self) -> tuple[bytes, bytes] | None:
+        """The bytes that are read and belong to an incomplete frame, and those that wait for the
+        peer. None if messages wait on their way: the connection has to go on.
+        """
+        meta, rest = self._connection._meta, self._input.rest()
+        if rest is None or not self._is_open() or not has_served(meta):
+            return None
+        return rest, self._writer.freeze()
+
+    def go_on(self) -> None:
+        """The connection stays."""
+        self._writer.thaw()
+        self._poller.resume(self._descriptor)
+
+    def leave(self, leaver: Leaver) -> tuple[bytes, bool]:
+        """Let go of the socket, which the next program holds. The connection ends with a socket of
+        its own, so that a shutdown does not reach the peer. Returns the bytes that processes have
+        sent since :meth:`collect`, and whether one has closed the connection.
+        """
+        late, is_closing = self._writer.take_late(), self._writer.is_closing
+        self._writer.close()
+        self._poller.drop(self._writer.sock)
+        self._poller.resume(self._descriptor)
+        leaver.leave()
+        if self.descriptor >= 0:  # else the connection has ended meanwhile
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                os.dup2(ours.fileno(), self.descriptor, inheritable=False)
+        return late, is_closing
