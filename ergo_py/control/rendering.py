@@ -9,6 +9,7 @@ from .._core.vocabulary.text import printable
 from .protocol import ControlError
 
 __all__ = [
+    "COLUMNS",
     "SORTS",
     "Crash",
     "Table",
@@ -27,7 +28,7 @@ __all__ = [
     "table_text",
 ]
 
-SORTS: Final = ("id", "mailbox", "rate", "load", "time")
+SORTS: Final = ("id", "mailbox", "rate", "load", "worst", "time")
 """The sort keys of processes: number, queued messages, messages per second, share of time in
 callbacks, total time in callbacks.
 """
@@ -136,8 +137,15 @@ def pairs(values: Mapping[str, object]) -> str:
 
 _LEAST: Final = 12
 """Minimum characters of the last column."""
-_SPARE: Final = ("UP", "HANDLED", "STATE", "TIME", "LOAD", "BEHAVIOUR")
-_COLUMNS: Final = {"id": "ID", "mailbox": "MAIL", "rate": "MSG/S", "load": "LOAD", "time": "TIME"}
+_SPARE: Final = ("UP", "HANDLED", "WORST", "STATE", "TIME", "LOAD", "BEHAVIOUR")
+COLUMNS: Final = {
+    "id": "ID",
+    "mailbox": "MAIL",
+    "rate": "MSG/S",
+    "load": "LOAD",
+    "worst": "WORST",
+    "time": "TIME",
+}
 """The column of each sort key."""
 
 
@@ -153,7 +161,7 @@ def process_table(
             row["state"],
             row["mailbox"],
             row["messages"],
-            *([f"{row['rate']:.0f}", f"{row['load']:.0%}"] if rates else []),
+            *(f"{row['rate']:.0f} {row['load']:.0%} {row['worst']:.0%}".split() if rates else ()),
             duration(row["time"]) if row["kind"] == "process" else "-",
             duration(row["uptime"]),
             _doing(row, threads),
@@ -161,13 +169,13 @@ def process_table(
         for row in rows
     ]
     made = table(
-        f"ID NAME BEHAVIOUR STATE MAIL HANDLED {'MSG/S LOAD ' if rates else ''}TIME UP DOING",
+        f"ID NAME BEHAVIOUR STATE MAIL HANDLED {'MSG/S LOAD WORST ' if rates else ''}TIME UP DOING",
         cells,
-        right="ID MAIL HANDLED MSG/S LOAD TIME UP",
+        right="ID MAIL HANDLED MSG/S LOAD WORST TIME UP",
     )
     below = tuple(tuple(map(printable, row.get("frames", ()))) for row in rows) if threads else ()
     return replace(
-        made, below=below, sorted_by=None if sort == "id" else _COLUMNS[sort], spare=_SPARE
+        made, below=below, sorted_by=None if sort == "id" else COLUMNS[sort], spare=_SPARE
     )
 
 
@@ -210,6 +218,8 @@ def facts(answer: Mapping[str, Any]) -> tuple[dict[str, str], str]:
         name = key.replace("_", " ")
         if key in ("stack", "handler_stack"):
             stack += f"{name}:\n{value}" if value else ""
+        elif key == "phase" and value == "running":
+            continue  # a child that is up; its state, such as sleep, tells more
         elif key == "history":
             shown[name] = " → ".join(state for state, _ in value)
         elif key == "last_blocked" and value:

@@ -84,9 +84,9 @@ class RowFormat:
         self._wall = time.time() - perf_counter()
         """The wall clock at zero of the clock of processes."""
 
-    def wall(self, moment: float) -> float:
+    def wall(self, moment: float, digits: int = 3) -> float:
         """The time of day of a moment on the clock of processes."""
-        return round(moment + self._wall, 3)
+        return round(moment + self._wall, digits)
 
     def of_process(self, process: Process | Meta) -> JSONRow:
         """A row about a process, without rates."""

@@ -80,7 +80,7 @@ def process(client: Client, arguments: Arguments, _beat: Beat) -> object:
             facts[f"{name}_count"] = len(value)
             value = value[:_SHOWN]
         facts[name] = as_json(value)
-    facts["history"] = [[state, client.row_format.wall(at)] for state, at in facts["history"]]
+    facts["history"] = [[state, client.row_format.wall(at, 6)] for state, at in facts["history"]]
     return Plain(facts)
 
 

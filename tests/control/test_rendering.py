@@ -8,6 +8,7 @@ from ergo_py.control.rendering import (
     clock,
     crash,
     duration,
+    facts,
     fit,
     group_crashes,
     narrowed,
@@ -64,6 +65,7 @@ def row(**more: object) -> dict[str, object]:
         "parent": 0,
         "rate": 12.4,
         "load": 0.25,
+        "worst": 0.9,
         **more,
     }
 
@@ -82,12 +84,17 @@ def test_a_row_shows_the_activity_of_a_process_or_meta_process() -> None:
     assert table_text(process_table([row()])).splitlines()[1] == (
         " 4  -     Room       running     3       10  500ms  1m01s  handle_message(Say)"
     )
-    assert "    12   25%" in table_text(process_table([row()], rates=True))
+    assert "    12   25%    90%" in table_text(process_table([row()], rates=True))
     assert table_text(process_table([meta], threads=True)).splitlines()[1:] == [
         "12  -     Room       running     3       10     -  1m01s  of 0, thread ergo-tcp-12 (99), "
         "7 behind",
         "        a.py:1 in f: x",
     ]
+
+
+def test_the_facts_of_a_child_that_is_up_have_one_word_for_its_state() -> None:
+    assert facts({"state": "sleep", "phase": "running"}) == ({"state": "sleep"}, "")
+    assert facts({"phase": "backing off"}) == ({"phase": "backing off"}, "")
 
 
 def test_a_narrow_table_drops_columns_but_keeps_the_sort_column() -> None:

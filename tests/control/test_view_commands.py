@@ -486,6 +486,39 @@ async def test_log_lines_are_kept_while_a_client_reads_them() -> None:
             await trio.sleep(0.01)
 
 
+async def test_the_log_begins_with_the_crashes_before_the_first_look() -> None:
+    async with served("look", log_output="none") as (node, server):
+        old, new = await node.spawn(Puppet, name="old"), await node.spawn(Puppet, name="new")
+
+        def fail(me: Puppet) -> None:
+            raise Failed("on purpose")
+
+        node.send(old, fail)
+        await node.wait_ended(old)
+
+        def look() -> Any:
+            with Wire(server.path) as first, Wire(server.path) as second:
+                first.hear()
+                second.hear()
+                before = first.ask("log")
+                with pytest.raises(TargetDownError):
+                    node.call_from_thread(new, fail)
+                return before, first.ask("log"), second.ask("log")
+
+        before, mine, others = await in_thread(look)
+
+        names = [[line["name"] for line in answer["lines"]] for answer in (before, mine, others)]
+        assert names == [["old"], ["old", "new"], ["old", "new"]]
+        (line,) = before["lines"]
+        assert (line["level"], line["text"], line["behaviour"]) == (
+            "error",
+            "process crashed",
+            "Puppet",
+        )
+        assert line["exception"].endswith("Failed: on purpose\n")
+        assert line["fields"]["callback"] == "'handle_message'"
+
+
 async def test_events_have_producers_subscribers_and_losses() -> None:
     async with served("look") as (node, server):
         node.open_topic("orders", buffer=2)

@@ -408,7 +408,7 @@ def test_top_without_a_terminal_writes_frames(node: OwnedNode, ergo: Ergo) -> No
 
     assert status == Status.DONE
     assert out.count("demo@localhost (program") == 2
-    assert "MSG/S" in out
+    assert "MSG/S  LOAD  WORST" in out
     assert "\x1b" not in out
 
 

@@ -1,5 +1,6 @@
-"""`LogLines`: the last lines of a node's log, from the first look at them."""
+"""`LogLines`: the last lines of a node's log, from the first look at them, and the crashes before."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ..._core.metas.meta import Meta
@@ -9,6 +10,7 @@ from ..._core.verbs.node_access import kernel_of
 from ..._core.vocabulary.messages import LogRecord
 from ..._core.vocabulary.options import LEVELS
 from ..._core.vocabulary.text import shown, text_of
+from .slices import read_again
 
 __all__ = ["LogLines"]
 
@@ -24,6 +26,8 @@ class LogLines:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._is_reading = False
+        self._earlier: list[LogRecord] = []
+        """The lines of crashes before the first look."""
 
     def look(self, level: str, find: str, count: int) -> dict[str, Any]:
         """The last lines of at least this level that contain a text, newest last."""
@@ -31,14 +35,41 @@ class LogLines:
         if not self._is_reading:
             self._is_reading = True
             log.keep_lines(_KEPT)
+            self._earlier = self._crashes(log.kept_lines())
         least = LEVELS[level]
         lines: list[dict[str, Any]] = []
-        for number, record in reversed(log.kept_lines()):
+        earlier = enumerate(self._earlier, -len(self._earlier))
+        for number, record in reversed([*earlier, *log.kept_lines()]):
             if len(lines) == count:
                 break
             if LEVELS.get(record.level, 0) >= least and find in record.event:
                 lines.append(self._line(number, record))
         return {"lines": lines[::-1]}
+
+    def _crashes(self, kept: Sequence[tuple[int, LogRecord]]) -> list[LogRecord]:
+        """The last crashes of the node as lines, without those whose lines it has kept for another
+        reader: a person who opens the log after a crash looks for that crash.
+        """
+        obituaries = kernel_of(self._node).lifetimes.obituaries
+        known = {record.source for _, record in kept}
+        return [
+            LogRecord(
+                "error",
+                "process crashed",
+                one.at,
+                one.pid.node,
+                one.pid,
+                {
+                    "name": one.name,
+                    "behaviour": one.behaviour,
+                    "callback": one.callback,
+                    "message_type": one.message_type,
+                    "exception": one.traceback,
+                },
+            )
+            for one in read_again(obituaries.failed)
+            if one.traceback and one.pid not in known
+        ]
 
     def _line(self, number: int, record: LogRecord) -> dict[str, Any]:
         fields = dict(record.fields)

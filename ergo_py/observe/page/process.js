@@ -1,7 +1,7 @@
 // One process: facts, diagnostics, mailbox, neighbours, trace and profile; and acts, if they are permitted.
 
 import { empty, h, mark, put, say } from "./dom.js";
-import { ago, clock, count, duration, plural } from "./format.js";
+import { clock, count, duration, plural } from "./format.js";
 import { card, confirm, facts as factList, stateCell } from "./cells.js";
 import { Board, cardNote, neighbourhood } from "./near.js";
 import { Profiler } from "./profile.js";
@@ -9,7 +9,7 @@ import { plainTable } from "./table.js";
 
 const TABS = [["", "Facts"], ["near", "Neighbours"], ["mailbox", "Mailbox"], ["inspect", "Inspect"], ["trace", "Trace"], ["profile", "Profile"]];
 const SKIPPED = new Set(
-	("kind pid alias name behaviour state history lanes parent children links linked_by monitors monitored_by " + "stack handler_stack threads environment supervision").split(" "),
+	"kind pid alias name behaviour state phase history lanes parent children links linked_by monitors monitored_by stack handler_stack threads environment supervision".split(" "),
 );
 const LISTS = [["parent", "Started by"], ["children", "Children"], ["links", "Linked to"], ["linked_by", "Linked from"], ["monitors", "Watches"], ["monitored_by", "Watched by"]];
 const WORDS = {
@@ -131,7 +131,7 @@ export class ProcessView {
 					card("Mailbox", lanes.length ? factList(lanes.map(([lane, queued]) => [lane, plural(queued, "message")])) : h("p.soft", "empty")),
 					card("Connected with", factList(LISTS.map(([name, words]) => this.connected(words, [facts[name] ?? []].flat())))),
 					facts.history?.length > 0 &&
-						card("States", h("ol.states", facts.history.map((entry) => h("li", stateCell(entry[0]), h("span.soft", ` ${ago(entry[1], this.page.store.now)}`))))),
+						card("States", h("ol.states", facts.history.map(([state, at], i, all) => h("li", stateCell(state), h("span.soft", ` ${all[i + 1] ? `for ${duration(all[i + 1][1] - at)}` : `since ${clock(at)}`}`))))),
 				),
 			),
 			wide.length > 0 && card("More", factList(wide.map(([name, value]) => [label(name), inWords(value)]))),

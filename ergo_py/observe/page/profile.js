@@ -1,6 +1,6 @@
 // Where the time goes: a flame graph of a process, or of the loop and the readers.
 
-import { h, put, say } from "./dom.js";
+import { empty, h, put, say } from "./dom.js";
 import { count, duration, percent } from "./format.js";
 import { bar, card } from "./cells.js";
 import { Flame, hottest } from "./flame.js";
@@ -17,7 +17,7 @@ export class Profiler {
 		this.state = h("span.soft", { "aria-live": "polite" }, "Stacks are sampled 100 times a second, by a thread beside the loop.");
 		this.progress = h("progress", { hidden: true, max: 1, value: 0, "aria-label": "Progress" });
 		this.threads = h("input", { type: "checkbox", onchange: () => this.result && this.show() });
-		this.hot = h("div");
+		this.hot = h("div", empty("No profile yet", "It shows which functions take the time."));
 		this.flame.element.hidden = true;
 		this.element = h(
 			"div.stack",

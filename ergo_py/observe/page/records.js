@@ -9,7 +9,7 @@ import { Record } from "./record.js";
 
 export class Crashes extends Record {
 	constructor(page) {
-		super(page, "crashes", "Crashes", "Processes that failed; those that failed alike are together. The newest first.");
+		super(page, "crashes", "Crashes", "Processes that failed, alike ones together. The newest first.");
 	}
 
 	show({ crashes }) {
@@ -120,7 +120,7 @@ export class Log extends Record {
 			["debug", "info", "warning", "error"].map((name) => h("option", { value: name, selected: name === "info" }, name)),
 		);
 		const find = finder("Find in the log", "Text", () => page.rewatch());
-		super(page, "log", "Log", "What the node writes, since a page first looked. The newest first.", level, find);
+		super(page, "log", "Log", "Crashes, and what the node writes since a page first looked. The newest first.", level, find);
 		Object.assign(this, { level, find });
 	}
 
@@ -130,7 +130,7 @@ export class Log extends Record {
 
 	show({ lines, missed }) {
 		if (!lines?.length)
-			return put(this.body, empty("No line yet", this.find.value ? "No line has this text." : "The node keeps its log from the moment on when a page first looks at it."));
+			return put(this.body, empty("No line", this.find.value ? "No line has this text." : "None since a page first looked."));
 		put(
 			this.body,
 			h(
@@ -155,11 +155,11 @@ export class Log extends Record {
 
 export class Applications extends Record {
 	constructor(page) {
-		super(page, "applications", "Applications", "Supervision trees that start and stop together, in the order of their dependencies.");
+		super(page, "applications", "Applications", "Supervision trees that start and stop together, by their dependencies.");
 	}
 
 	show({ applications }) {
-		if (!applications?.length) return put(this.body, empty("No application", "This node was opened without applications; its processes stand in the tree."));
+		if (!applications?.length) return put(this.body, empty("No application", "The processes of this node are in the tree."));
 		put(
 			this.body,
 			h(

@@ -18,7 +18,7 @@ from textual.widgets import Input
 
 from ..._core.vocabulary.text import printable
 from ...control.protocol import ControlError
-from ...control.rendering import blocked_text
+from ...control.rendering import COLUMNS, blocked_text
 from .node_screens import CrashScreen, DeadLetterScreen, HelpScreen, TreeScreen
 from .node_watch import NodeWatch, Request
 from .process_screen import ProcessScreen
@@ -26,8 +26,15 @@ from .widgets import Bar, ProcessList, keys, spark
 
 __all__ = ["TopApp"]
 
-_SORTS: Final = {"m": "mailbox", "r": "rate", "l": "load", "t": "time", "i": "id"}
-_HEADS: Final = {"MAIL": "mailbox", "MSG/S": "rate", "LOAD": "load", "TIME": "time", "ID": "id"}
+_SORTS: Final = {
+    "m": "mailbox",
+    "r": "rate",
+    "l": "load",
+    "w": "worst",
+    "t": "time",
+    "i": "id",
+}
+_HEADS: Final = {head: sort for sort, head in COLUMNS.items()}
 _HISTORY: Final = 200
 """Frames that the small charts remember."""
 _COLOURS: Final = {

@@ -149,6 +149,7 @@ _KEYS: Final = (
     ("m", "sort by messages in the mailbox"),
     ("r", "sort by messages handled a second"),
     ("l", "sort by load: the share of time in callbacks"),
+    ("w", "sort by the worst load so far, which finds a callback that blocked the loop"),
     ("t", "sort by time in callbacks"),
     ("i", "sort by number: the oldest first"),
     ("space", "stop and continue to refresh"),

@@ -19,8 +19,8 @@ from ..screens import Screen, choose_screen
 
 __all__ = ["top", "top_of_all"]
 
-_KEYS: Final = {"m": "mailbox", "r": "rate", "l": "load", "t": "time", "i": "id"}
-_HELP: Final = "q quit · sorted by: m mailbox, r messages/s, l load, t time, i id"
+_KEYS: Final = {"m": "mailbox", "r": "rate", "l": "load", "w": "worst", "t": "time", "i": "id"}
+_HELP: Final = "q quit · sorted by: m mailbox, r messages/s, l load, w worst, t time, i id"
 
 
 def top(link: Link, sort: str, interval: float, count: int | None) -> None:

@@ -54,7 +54,7 @@ def test_keys_and_clicks_choose_the_order(node: OwnedNode) -> None:
     async def story() -> None:
         async with watched("view", sort="mailbox") as view:
             assert "MAIL↓" in view.bar("heads")
-            for key, head in (("r", "MSG/S↓"), ("l", "LOAD↓"), ("t", "TIME↓"), ("m", "MAIL↓")):
+            for key, head in (("r", "MSG/S↓"), ("w", "WORST↓"), ("t", "TIME↓"), ("m", "MAIL↓")):
                 await view.press(key)
                 await view.see(head, "heads")
             await view.press("i")

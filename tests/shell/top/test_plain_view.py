@@ -158,7 +158,7 @@ def test_the_table_fits_a_terminal_of_any_size(busy: None, runtime_directory: Pa
         large = tmux.wait_for("q quit")
         # Nothing but the new size makes it draw again.
         tmux("resize-window", "-x", "60", "-y", "10")
-        small = tmux.wait_for("sorted by: m mailbox, r messages/s, l load, t time…")
+        small = tmux.wait_for("sorted by: m mailbox, r messages/s, l load, w wors…")
         tmux("send-keys", "q")
         after = tmux.wait_for("status 0")
     finally:
