@@ -32,7 +32,7 @@ from .sources import Chance, chance
 from .tables.callbacks import CALLBACKS, Callbacks, check_batches
 from .tables.child_slot import ChildSlot
 from .tables.class_mistakes import check_names, check_plain, misspelled
-from .tables.dead_letters import DeadLetters
+from .tables.dead_letters import DeadLetters, MissedAddresses
 from .tables.ended_totals import EndedTotals
 from .tables.obituaries import Obituaries
 from .tables.relations import Relations
@@ -178,6 +178,10 @@ class Kernel:
         """The exception that stops the node, and that its block raises."""
         self.lifetimes = Lifetimes(options.obituaries)
         """How many processes have started, and how they ended."""
+        missed = MissedAddresses(
+            self.router.registry.names, self.lifetimes.obituaries, self._warn_of_miss
+        )
+        self.router.dead_letters.tell_of_misses(missed.note)
         self.on_spawned = on_spawned
         """Called with each new process before it serves its first message."""
         self.watches: dict[PID, Any] = {}
@@ -369,6 +373,10 @@ class Kernel:
             why=letter.why.value,
             **({} if meant is None else {"did_you_mean": meant}),
         )
+
+    def _warn_of_miss(self, text: str) -> None:
+        if not self.stopping:  # then processes end while others still send
+            self.logger.warning(text)
 
     def add_logger(self, process: Asker, level: str) -> None:
         """Let a process receive log records of ``level`` and above."""

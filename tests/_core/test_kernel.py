@@ -3,6 +3,7 @@ buried in it.
 """
 
 import gc
+import json
 import threading
 import weakref
 from typing import Any
@@ -419,3 +420,28 @@ async def test_lifetimes_of_processes_are_passed_on() -> None:
         await wait_all_tasks_blocked()
 
         assert seen == [(pid, True), (pid, False)]
+
+
+class LastWords(Actor):
+    """Sends to a name that no process has when it ends."""
+
+    def terminate(self, reason: object) -> None:
+        self.send("conter", 1)
+
+
+async def test_a_message_to_a_misspelled_name_is_told_of_unless_the_node_stops(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with running_node(log_output="json") as node:
+        await node.spawn(Puppet, name="counter")
+        ended = await node.spawn(Puppet, name="count")
+        await node.spawn(LastWords, name="last")
+        node.kill(ended)
+        await node.wait_ended(ended)
+
+        node.send("lst", 1)
+        node.send("count", 1)
+
+    lines = capsys.readouterr().err.splitlines()
+    told = [json.loads(line)["event"] for line in lines]
+    assert told == ["no process is named 'lst', so `send` returned False; did you mean 'last'?"]

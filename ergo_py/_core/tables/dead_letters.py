@@ -1,22 +1,26 @@
 """`DeadLetters`: counts of undelivered messages, and a record of the last few, by default without
-contents.
+contents. `MissedAddresses`: warnings of addresses that look like mistakes.
 """
 
 import gc
+import re
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Final
+from typing import Final, Protocol
 
 from ..vocabulary.envelopes import Envelope
-from ..vocabulary.ids import PID, Alias
+from ..vocabulary.hints import near
+from ..vocabulary.ids import PID, Alias, Name, local_name
 from ..vocabulary.messages import DeadLetter, MayBeLate, Published, Why
 from ..vocabulary.options import KeepMessages
+from ..vocabulary.reasons import Reason
+from ..vocabulary.text import shown
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "MissedAddresses"]
 
 _ENDED: Final = frozenset({Why.NO_PROCESS, Why.STOPPING, Why.UNHANDLED_AT_EXIT})
 """Causes that mean the receiver has ended or is ending."""
@@ -24,6 +28,18 @@ _SHARED: Final = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType)
 """Objects of the program: a message refers to them, and they are no part of its size."""
 _ENCODED: Final = object()
 """Stands for a message that this node has not decoded."""
+_MANY: Final = 10
+"""Messages to the same address that look like a mistake of their sender."""
+_WARNINGS: Final = 5
+"""Most warnings of a node: programs that use names as keys miss many."""
+_ADDRESSES: Final = 1000
+"""Addresses whose messages are counted."""
+_NAMES: Final = 1000
+"""Names that are compared with a missing name; a comparison with more would hold up the loop."""
+_ALIKE: Final = 0.8
+_NAMED: Final = (PID, Name, str)
+"""Addresses of processes. A message to the alias of a connection may well be late."""
+_DIGITS: Final = re.compile(r"\d+")
 
 
 class DeadLetters:
@@ -31,7 +47,7 @@ class DeadLetters:
     flood a process that has ended.
     """
 
-    __slots__ = ("_kept", "_messages", "_number", "announce", "counts", "late")
+    __slots__ = ("_kept", "_messages", "_miss", "_number", "announce", "counts", "late")
 
     def __init__(self, keep: int | KeepMessages) -> None:
         self.counts: Counter[Why] = Counter()
@@ -41,6 +57,7 @@ class DeadLetters:
         """
         self.announce: Callable[[DeadLetter], None] | None = None
         """Called with each dead letter, if the node publishes them."""
+        self._miss: Callable[[object], None] | None = None
         capacity = keep if isinstance(keep, int) else keep.count
         # maxlen: the ring drops its oldest entry on purpose; the counts stay complete.
         self._kept: deque[tuple[PID | Alias, object, str, Why, float, int]] = deque(maxlen=capacity)
@@ -51,6 +68,10 @@ class DeadLetters:
     def announce_to(self, function: Callable[[DeadLetter], None] | None) -> None:
         """Call ``function`` with each dead letter from now on; None calls none."""
         self.announce = function
+
+    def tell_of_misses(self, function: Callable[[object], None]) -> None:
+        """Call ``function`` with the address of each message that found no process."""
+        self._miss = function
 
     @property
     def total(self) -> int:
@@ -79,6 +100,8 @@ class DeadLetters:
         self._kept.append(entry)
         if self._messages is not None:
             self._messages.put(self._number, message)
+        if why is Why.NO_PROCESS and self._miss is not None:
+            self._miss(target)
         if self.announce is not None:
             self.announce(DeadLetter(*entry))
 
@@ -119,6 +142,64 @@ class DeadLetters:
     def take(self, number: int, default: object) -> object:
         """Hand out the message of a dead letter, and forget it; ``default`` if it is not kept."""
         return default if self._messages is None else self._messages.pop(number, default)
+
+
+class Ends(Protocol):
+    """The records of ended processes."""
+
+    def reason_of(self, address: object) -> Reason | None: ...
+    def has_named(self, name: str) -> bool: ...
+
+
+class MissedAddresses:
+    """Counts the messages to each address without a process, and warns at the first message to a
+    misspelled name, and at the tenth to any address.
+
+    A message to a process that has ended is no mistake by itself: a process may end at any time.
+    """
+
+    __slots__ = ("_counts", "_left", "_names", "_obituaries", "_warn")
+
+    def __init__(
+        self, names: Collection[str], obituaries: Ends, warn: Callable[[str], None]
+    ) -> None:
+        self._names = names
+        self._obituaries = obituaries
+        self._warn = warn
+        self._counts: dict[object, int] = {}
+        self._left = _WARNINGS
+
+    def note(self, target: object) -> None:
+        """Count a message to an address without a process."""
+        if not self._left or type(target) not in _NAMED:
+            return
+        counts = self._counts
+        count = counts[target] = counts.get(target, 0) + 1
+        if count not in (1, _MANY):
+            return
+        if len(counts) > _ADDRESSES:
+            counts.clear()
+        text = self._misspelled(local_name(target)) if count == 1 else self._ended(target)
+        if text is not None:
+            self._left -= 1
+            self._warn(text)
+
+    def _misspelled(self, name: str | None) -> str | None:
+        if name is None or len(self._names) > _NAMES or self._obituaries.has_named(name):
+            return None
+        meant = near(name, self._names, _ALIKE)
+        # session-7 is no misspelled session-8.
+        if meant is None or _DIGITS.sub("", meant) == _DIGITS.sub("", name):
+            return None
+        return f"no process is named {name!r}, so `send` returned False; did you mean {meant!r}?"
+
+    def _ended(self, target: object) -> str:
+        reason = self._obituaries.reason_of(target)
+        ended = "there is none" if reason is None else f"it has ended ({reason})"
+        return (
+            f"{_MANY} messages to {shown(target)} found no process: {ended}, so `send` returned "
+            "False; `monitor` tells of an end, and the name of a supervised child outlives it"
+        )
 
 
 class _Messages:

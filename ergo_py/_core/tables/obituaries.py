@@ -130,6 +130,10 @@ class Obituaries:
         rings = chain(reversed(self._failed), reversed(self._outside), reversed(self._others))
         return next((facts[3] for facts in rings if facts[0] == address), None)
 
+    def has_named(self, name: str) -> bool:
+        """Whether a recorded process or meta-process had this name."""
+        return any(facts[1] == name for facts in chain(self._failed, self._outside, self._others))
+
     def failed(self, count: int | None = None) -> list[Obituary]:
         """The last failures, newest last."""
         return _last([Obituary(*facts) for facts in self._failed], count)

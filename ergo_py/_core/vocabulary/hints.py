@@ -70,6 +70,8 @@ def _hint(error: BaseException, behaviour: object) -> str | None:
         return ASYNCIO
     if isinstance(error, AttributeError) and (found := _NO_SETTER.search(text)):
         return _taken_name(found[1], behaviour)
+    if isinstance(error, AttributeError) and error.name and error.obj is behaviour:
+        return _skipped_init(error.name, type(behaviour))
     if isinstance(error, TypeError | AttributeError) and _COROUTINE.search(text):
         return _AWAIT
     if isinstance(error, TypeError) and _NOT_CALLABLE in text:
@@ -84,6 +86,26 @@ def _taken_name(name: str, behaviour: object) -> str | None:
     return (
         f"hint: ergo_py itself uses the name `self.{name}`; use another, such as `self.my_{name}`"
     )
+
+
+def _skipped_init(attribute: str, behaviour: type) -> str | None:
+    """The ``__init__`` of a base that names the attribute, and did not run: the class or a base
+    before it has another.
+    """
+    codes = [
+        (cls.__name__, code.co_names)
+        for cls in behaviour.__mro__
+        if (code := getattr(vars(cls).get("__init__"), "__code__", None)) is not None
+    ]
+    if not codes or "__init__" in codes[0][1]:
+        return None
+    for base, names in codes[1:]:
+        if attribute in names:
+            return (
+                f"hint: {base}.__init__ sets `self.{attribute}`, and has not run: write "
+                f"`super().__init__(…)` in {codes[0][0]}.__init__"
+            )
+    return None
 
 
 def _overwritten_verb(behaviour: object) -> str | None:

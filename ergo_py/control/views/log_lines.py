@@ -1,4 +1,4 @@
-"""`LogLines`: the last lines of a node's log, from the first look at them, and the crashes before."""
+"""`LogLines`: the last lines of a node's log, from the first look, and the crashes before it."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ergo_py import BadInputError
-from ergo_py._core.tables.dead_letters import DeadLetters
+from ergo_py._core.tables.dead_letters import DeadLetters, MissedAddresses
 from ergo_py._core.vocabulary.envelopes import MESSAGE
-from ergo_py._core.vocabulary.ids import PID, Alias, EventName
+from ergo_py._core.vocabulary.ids import PID, Alias, EventName, Name
 from ergo_py._core.vocabulary.messages import DeadLetter, MayBeLate, Published, Why
+from ergo_py._core.vocabulary.reasons import Killed, Reason
 from tests.support import replace_private
 
 NODE = "demo@localhost"
@@ -289,3 +290,72 @@ def test_late_messages_publications_and_faulty_messages_are_not_kept() -> None:
 def test_a_wrong_limit_of_kept_messages_is_refused(options: Any) -> None:
     with pytest.raises(BadInputError):
         DeadLetter.Keep(**options)
+
+
+def misses(*names: str, reasons: dict[object, Reason] | None = None) -> tuple[Any, list[str]]:
+    """The counts of a node with these names, where ``gone`` has ended, and their warnings."""
+    known, told = reasons or {}, list[str]()
+    ends = SimpleNamespace(reason_of=known.get, has_named="gone".__eq__)
+    return MissedAddresses(names, ends, told.append), told
+
+
+@pytest.mark.parametrize("target", ["conter", Name("conter")])
+def test_a_name_that_is_almost_a_name_is_told_of_at_its_first_message(target: object) -> None:
+    missed, told = misses("counter", "log")
+
+    missed.note(target)
+    missed.note(target)
+
+    assert told == [
+        "no process is named 'conter', so `send` returned False; did you mean 'counter'?"
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, names",
+    [
+        ("session-7", ["session-8"]),
+        ("gone", ["gonee"]),
+        ("database", ["counter"]),
+        ("conter", ["counter", *map(str, range(1000))]),
+    ],
+    ids=["a number", "has ended", "another word", "many names"],
+)
+def test_a_name_that_may_be_right_is_not_told_of(name: str, names: list[str]) -> None:
+    missed, told = misses(*names)
+
+    missed.note(name)
+
+    assert told == []
+
+
+def test_the_tenth_message_to_an_ended_process_is_told_of_with_its_reason() -> None:
+    pid, other = PID(NODE, 7, 3), PID(NODE, 7, 4)
+    missed, told = misses(reasons={pid: Killed()})
+
+    for _ in range(9):
+        missed.note(pid)
+        missed.note(other)
+    assert told == []
+    for _ in range(9):
+        missed.note(other)
+        missed.note(pid)
+
+    assert [text.partition(", so")[0] for text in told] == [
+        f"10 messages to {other!r} found no process: there is none",
+        f"10 messages to {pid!r} found no process: it has ended (killed)",
+    ]
+
+
+def test_a_node_warns_of_few_addresses_counts_some_and_passes_over_aliases() -> None:
+    missed, told = misses("counter")
+
+    for number in range(1001):  # forgets the counts
+        missed.note(PID(NODE, 7, number))
+    for number in range(20):
+        missed.note(Alias(NODE, 7, 1))
+    assert told == []
+    for kind in ("ounter", "conter", "couter", "counte", "countr", "countre", "coutner"):
+        missed.note(kind)
+
+    assert len(told) == 5

@@ -108,6 +108,48 @@ def test_other_errors_get_no_hint(error: BaseException, behaviour: object) -> No
     assert not hasattr(error, "__notes__")
 
 
+class Base(Actor):
+    def __init__(self) -> None:
+        self.total = 0
+
+
+class Forgets(Base):
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Remembers(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.total
+
+
+@pytest.mark.parametrize(
+    "behaviour, attribute, hint",
+    [
+        (
+            Forgets,
+            "total",
+            "hint: Base.__init__ sets `self.total`, and has not run: write `super().__init__(…)` "
+            "in Forgets.__init__",
+        ),
+        (Forgets, "other", None),
+        (Remembers, "total", None),
+        (Actor, "total", None),
+    ],
+)
+def test_a_missing_call_of_the_init_of_a_base_is_named(
+    behaviour: type[Actor], attribute: str, hint: str | None
+) -> None:
+    actor = behaviour()
+    with pytest.raises(AttributeError) as caught:
+        getattr(actor, attribute)
+
+    explain(caught.value, actor)
+
+    assert getattr(caught.value, "__notes__", [None]) == [hint]
+
+
 def test_an_error_with_odd_notes_stays_as_it_is() -> None:
     class Odd(TypeError):
         __notes__: Any = 5
