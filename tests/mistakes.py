@@ -24,7 +24,7 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Actor, Caller, Node, Request, ask, open_node, run
+from ergo_py import Actor, Caller, ChildSpec, Node, Request, ask, open_node, run
 from ergo_py.meta import TCPServer
 from tests.pages import ROOT
 
@@ -43,18 +43,28 @@ Mistake = Callable[[], object]
 MISTAKES: dict[str, Mistake] = {}
 
 
-def mistake(title: str) -> Callable[[Mistake], Mistake]:
+ADVICE: set[Mistake] = set()
+"""Mistakes that the advice in the line of a crash answers."""
+
+
+def mistake(title: str, *, advice: bool = False) -> Callable[[Mistake], Mistake]:
     def add(function: Mistake) -> Mistake:
         MISTAKES[title] = function
+        if advice:
+            ADVICE.add(function)
         return function
 
     return add
 
 
-def on_a_node(main: Callable[[Node], Awaitable[object]], level: str = "warning") -> None:
+def on_a_node(
+    main: Callable[[Node], Awaitable[object]], level: str = "warning", *, debug: bool = False
+) -> None:
     async def whole() -> None:
         with trio.fail_after(30):
-            async with open_node(watchdog=None, log_output="json", log_level=level) as node:
+            async with open_node(
+                watchdog=None, log_output="json", log_level=level, debug_shared_state=debug
+            ) as node:
                 await main(node)
 
     trio.run(whole)
@@ -327,13 +337,13 @@ def _() -> None:
 # -- addresses, options, answers -------------------------------------------------------------------
 
 
-@mistake('`node.send("conter", 5)`; with `log_level="debug"` the log has')
+@mistake('`node.send("conter", 5)`')
 def _() -> None:
     async def main(node: Node) -> None:
         await node.spawn(Counter, name="counter")
         assert not node.send("conter", 5)
 
-    on_a_node(main, "debug")
+    on_a_node(main)
 
 
 @mistake('`await node.call("conter", Total())`')
@@ -443,6 +453,166 @@ def _() -> None:
     on_a_node(main)
 
 
+# -- starts and restarts ---------------------------------------------------------------------------
+
+
+@mistake("`node.spawn(Sum)` without a supervisor, and `Sum` crashes", advice=True)
+def _() -> None:
+    class Sum(Actor):
+        def handle_message(self, message: str, sender: object) -> None:
+            int(message)
+
+    spawn(Sum, "five")
+
+
+@mistake('`ChildSpec(Counter, "counter")`')
+def _() -> None:
+    ChildSpec(Counter, "counter")  # type: ignore[arg-type]
+
+
+@mistake('`node.supervise(ChildSpec("counter", Counter))` without a list')
+def _() -> None:
+    async def main(node: Node) -> None:
+        await node.supervise(ChildSpec("counter", Counter))  # type: ignore[arg-type]
+
+    on_a_node(main)
+
+
+@mistake('`ChildSpec("counter", Counter, restart="always")`')
+def _() -> None:
+    ChildSpec("counter", Counter, restart="always")  # type: ignore[arg-type]
+
+
+@mistake("`node.spawn(Stock)`, and `Stock.__init__` needs an argument")
+def _() -> None:
+    class Stock(Actor):
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+    async def main(node: Node) -> None:
+        await node.spawn(Stock)  # type: ignore[call-arg]
+
+    on_a_node(main)
+
+
+@mistake("an exception in `init`")
+def _() -> None:
+    class Stock(Actor):
+        def init(self) -> None:
+            int("five")
+
+    async def main(node: Node) -> None:
+        await node.spawn(Stock)
+
+    on_a_node(main, "critical")
+
+
+@mistake('`node.spawn(Counter, name="counter")` twice')
+def _() -> None:
+    async def main(node: Node) -> None:
+        for _ in range(2):
+            await node.spawn(Counter, name="counter")
+
+    on_a_node(main)
+
+
+@mistake("`__init__` without `super().__init__()`, and a base that sets `self.total`")
+def _() -> None:
+    class Base(Actor):
+        def __init__(self) -> None:
+            self.total = 0
+
+    class Sum(Base):
+        def __init__(self) -> None:
+            self.count = 0
+
+        def handle_message(self, message: int, sender: object) -> None:
+            self.total += message
+
+    spawn(Sum, 5)
+
+
+# -- messages and calls ----------------------------------------------------------------------------
+
+
+@mistake("`handle_message` without a case for `Total`")
+def _() -> None:
+    class Sum(Actor):
+        def handle_message(self, message: object, sender: object) -> None:
+            match message:
+                case int():
+                    """Adds it."""
+
+    spawn(Sum, Total())
+
+
+@mistake("message after message to a process that has ended")
+def _() -> None:
+    async def main(node: Node) -> None:
+        pid = await node.spawn(Counter)
+        node.kill(pid)
+        await node.wait_ended(pid)
+        for _ in range(10):
+            node.send(pid, 5)
+
+    on_a_node(main)
+
+
+@mistake("`node.send(counter, items)`, then `items.append(…)`; with `debug_shared_state=True`")
+def _() -> None:
+    class Quiet(Actor):
+        def handle_message(self, message: object, sender: object) -> None:
+            """Keeps it."""
+
+    async def main(node: Node) -> None:
+        items = [1]
+        node.send(await node.spawn(Quiet), items)
+        items.append(2)
+        await wait_all_tasks_blocked()
+
+    on_a_node(main, debug=True)
+
+
+@mistake("`await self.call(self.pid, Total())`")
+def _() -> None:
+    class Sum(Actor):
+        async def handle_message(self, message: object, sender: object) -> None:
+            await self.call(self.pid, Total())
+
+    spawn(Sum, 5)
+
+
+@mistake('`await node.call(counter, Total(), timeout="5s")`')
+def _() -> None:
+    async def main(node: Node) -> None:
+        await node.call(await node.spawn(Counter), Total(), timeout="5s")  # type: ignore[arg-type]
+
+    on_a_node(main)
+
+
+@mistake("`await node.call(counter, Total())`, and it has ended")
+def _() -> None:
+    async def main(node: Node) -> None:
+        pid = await node.spawn(Counter)
+        node.kill(pid)
+        await node.wait_ended(pid)
+        await node.call(pid, Total())
+
+    on_a_node(main)
+
+
+@mistake("`await node.call(quiet, Total())`, and `Quiet` has no `handle_call`")
+def _() -> None:
+    class Quiet(Actor):
+        def handle_message(self, message: object, sender: object) -> None:
+            """Not called."""
+
+    async def main(node: Node) -> None:
+        await node.call(await node.spawn(Quiet), Total())
+
+    on_a_node(main)
+
+
 # -- the answers -----------------------------------------------------------------------------------
 
 
@@ -466,21 +636,17 @@ def said(function: Mistake) -> str:
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     for line in lines:
         if line["event"] == "process crashed":
+            if function in ADVICE:
+                return str(line["advice"])
             # The lines below the traceback.
             named = re.split(r"^(?:  |Traceback).*\n", line["exception"], flags=re.MULTILINE)[-1]
             return str(named.strip().replace("\n", " ⏎ "))
-    [text] = [shown(line) for line in lines if line["level"] != "info"] or [
+    [text] = [str(line["event"]) for line in lines if line["level"] != "info"] or [
         f"{each.category.__name__}: {each.message}"
         for each in caught
         if each.category is RuntimeWarning
     ]
     return text
-
-
-def shown(line: dict[str, Any]) -> str:
-    """A line of the log: its text, and the name that it proposes."""
-    meant = f" … did_you_mean={line['did_you_mean']}" if "did_you_mean" in line else ""
-    return f"{line['event']}{meant}"
 
 
 def masked(text: str) -> str:

@@ -16,7 +16,7 @@ from .messaging.clock import Clock
 from .messaging.hooked import HookedCalls, HookedRouter
 from .messaging.hooks import Hook
 from .messaging.links import Links
-from .messaging.observer import Observer
+from .messaging.observer import ChangedMessages, Observer
 from .messaging.publisher import THREAD_ABANDONED, Publisher
 from .messaging.receiver import Asker, Stoppable
 from .messaging.router import LANES, Router
@@ -198,6 +198,8 @@ class Kernel:
     def _compose_messaging(self, options: NodeOptions, bridge: Bridge) -> None:
         """Make the parts that carry messages, each of which knows those before it."""
         name, creation, observer = options.name, self.pid.creation, options.observer
+        if options.debug_shared_state:
+            observer = ChangedMessages(self.logger.warning, observer)
         self.observer = None if observer is None else Observer(observer, self._observer_failed)
         """The observer of the node; None for most nodes."""
         hooks = self._hooks(options)

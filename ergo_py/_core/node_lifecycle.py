@@ -635,8 +635,8 @@ def open_node(
         observer: a quick function that the node calls on the loop with each ``Spawned``,
             ``Stopped``, ``Sent`` and ``Delivered``.
         max_reader_threads: how many meta-processes may have a thread of their own at once.
-        debug_shared_state: report attributes of meta-processes that both their reader and their
-            handler write. Slow.
+        debug_shared_state: report messages that change after they were sent, and attributes of
+            meta-processes that both their reader and their handler write. Slow.
         on_escalation: how to react when a supervisor that belongs to the node gives up: ``keep``
             running without it, and log that; or ``stop`` the node gracefully, and raise
             ``EscalationError`` from the ``async with``.

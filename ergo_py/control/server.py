@@ -125,6 +125,10 @@ class Server:
         self._bell.ring()
         self._over.wait(1.0)
 
+    def serves(self, name: str) -> bool:
+        """Whether the server is open, for a node of this name."""
+        return not self._closing and self._node.name == name
+
     def permit(self, permissions: frozenset[str]) -> None:
         """Give these permissions to all clients, for each later request."""
         self._may = permissions
@@ -511,6 +515,11 @@ def open_control(node: Any, permissions: frozenset[str]) -> Server:
         ControlSocketError: there is no directory for it, or the system refuses.
     """
     clean()
+    if any(other.serves(node.name) for other in tuple(_servers)):
+        node.log.warning(
+            f"another node of this program is named {node.name!r}, and `ergo` cannot tell them "
+            "apart: give each node a name of its own, as in open_node('shop-2@localhost')"
+        )
     server = Server(node, permissions)
     server.start()
     node.log.info("control socket", path=str(server.path), may=sorted(permissions))

@@ -85,6 +85,20 @@ async def test_the_control_socket_is_private_to_its_user_and_is_removed_with_the
     assert control_threads() == []
 
 
+async def test_two_nodes_of_a_program_with_the_same_name_are_told_of(
+    runtime_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: Any = {"control": "look", "log_output": "json"}
+    for _ in range(2):  # in sequence, the name is free again
+        async with open_node("twin@localhost", **options), open_node("other@localhost", **options):
+            assert capsys.readouterr().err == ""
+
+    async with open_node("twin@localhost", **options), open_node("twin@localhost", **options):
+        (line,) = capsys.readouterr().err.splitlines()
+
+    assert "another node of this program is named 'twin@localhost'" in line
+
+
 @pytest.mark.parametrize(
     "permissions, allowed",
     [("look", {"ps"}), ("act", {"send"}), ("attach", {"eval"}), ("look,attach", {"ps", "eval"})],

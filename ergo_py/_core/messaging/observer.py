@@ -1,7 +1,9 @@
-"""`Observer`: a function of the user that is called with each start, end, send and delivery."""
+"""`Observer`: a function of the user that is called with each start, end, send and delivery.
+`ChangedMessages`: such a function, for ``debug_shared_state``.
+"""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from .router import Router
 
 __all__ = [
+    "ChangedMessages",
     "Delivered",
     "Observer",
     "Sent",
@@ -107,6 +110,59 @@ class Observer(Hook):
             return seen
 
         return tuple(map(watched, callbacks))
+
+
+_CONSTANT: Final = (str, bytes, int, float, complex, bool, type(None), PID, Alias)
+_WATCHED: Final = 1000
+"""Messages that are compared with their state when they were sent."""
+
+
+class ChangedMessages:
+    """Reports a message that is not as it was when it was sent: its sender, or an earlier receiver,
+    has kept it and changed it. Looks when a receiver gets the message, and when it is sent again;
+    once for each type.
+    """
+
+    __slots__ = ("_sent", "_then", "_told", "_warn")
+
+    def __init__(
+        self, warn: Callable[[str], None], then: Callable[[Sight], object] | None = None
+    ) -> None:
+        self._warn = warn
+        self._then = then
+        self._sent: dict[int, tuple[object, bytes]] = {}
+        """The last messages, by `id`, each with its state; it holds them, so that none gets the
+        number of another.
+        """
+        self._told: set[type] = set()
+
+    def __call__(self, sight: Sight) -> None:
+        """Note or compare a message, and show it to the observer of the user."""
+        if isinstance(sight, Sent | Delivered) and type(sight.message) not in _CONSTANT:
+            self._look(sight.message, is_new=isinstance(sight, Sent))
+        if self._then is not None:
+            self._then(sight)
+
+    def _look(self, message: object, *, is_new: bool) -> None:
+        before = self._sent.pop(id(message), None) if is_new else self._sent.get(id(message))
+        if before is None and not is_new:
+            return
+        from pickle import dumps  # noqa: PLC0415 - for a debugging option only
+
+        try:
+            state = dumps(message)
+        except Exception:  # a function, an open file: there is no state to compare
+            return
+        if is_new:
+            self._sent[id(message)] = message, state
+            if len(self._sent) > _WATCHED:
+                del self._sent[next(iter(self._sent))]
+        if before is not None and before[1] != state and type(message) not in self._told:
+            self._told.add(type(message))
+            self._warn(
+                f"a message of type {type(message).__qualname__} has changed since it was sent, and "
+                "its receivers see the change: send a copy, a tuple or a frozen dataclass"
+            )
 
 
 show_public_names(__name__, {"ergo_py.info": "Delivered Sent Sight Spawned Stopped"})

@@ -1,5 +1,6 @@
 """The observer sees starts, ends, sends and deliveries, and disturbs none of them."""
 
+import json
 import queue
 from typing import Any
 
@@ -22,8 +23,9 @@ from ergo_py import (
     open_node,
 )
 from ergo_py._core.messaging.calls import Calls
+from ergo_py._core.messaging.observer import ChangedMessages
 from ergo_py._core.messaging.router import Router
-from ergo_py._core.vocabulary.ids import Target
+from ergo_py._core.vocabulary.ids import PID, Target
 from ergo_py.info import Delivered, Dispatcher, Sent, Sight, Spawned, Stopped
 from tests.actors import Failed, LogKeeper, Puppet, Recorder, Witness
 from tests.meta.owner import eventually
@@ -371,3 +373,44 @@ async def test_an_observer_that_raises_an_error_for_the_program_stops_the_node_i
             await trio.sleep_forever()
 
     assert ends == ["armed", "ended"]
+
+
+async def test_a_message_that_changes_after_it_was_sent_is_reported_once(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Sight] = []
+    options: Any = {"debug_shared_state": True, "log_output": "json", "observer": seen.append}
+    async with running_node(**options) as node:
+        pid = await node.spawn(Recorder)
+        changed, sent_again, untouched = [1], {1}, (1, [2])
+        for message in (changed, sent_again, untouched, len, lambda: 5, "text"):
+            node.send(pid, message)
+        changed.append(2)  # before the receiver has it
+        await node.call(pid, "the messages are handled")
+        sent_again.add(2)
+        for _ in range(2):
+            node.send(pid, sent_again)
+        await node.call(pid, "these, too")
+
+    told = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+    assert [text.partition(" has changed since it was sent")[0] for text in told] == [
+        "a message of type list",
+        "a message of type set",
+    ]
+    assert Sent(node.pid, pid, untouched) in seen
+
+
+def test_few_messages_are_watched_for_changes() -> None:
+    told: list[str] = []
+    changes = ChangedMessages(told.append)
+    pid = PID("demo@localhost", 7, 1)
+    messages = [[number] for number in range(1001)]
+    for message in messages:
+        changes(Sent(pid, pid, message))
+        message.append(0)
+
+    changes(Delivered(pid, pid, messages[0]))
+    assert told == []
+    changes(Delivered(pid, pid, messages[1]))
+
+    assert len(told) == 1
