@@ -160,8 +160,8 @@ class ChangedMessages:
         if before is not None and before[1] != state and type(message) not in self._told:
             self._told.add(type(message))
             self._warn(
-                f"a message of type {type(message).__qualname__} has changed since it was sent, and "
-                "its receivers see the change: send a copy, a tuple or a frozen dataclass"
+                f"a message of type {type(message).__qualname__} has changed since it was sent, "
+                "and its receivers see the change: send a copy, a tuple or a frozen dataclass"
             )
 
 

@@ -352,7 +352,7 @@ def test_a_node_warns_of_few_addresses_counts_some_and_passes_over_aliases() -> 
 
     for number in range(1001):  # forgets the counts
         missed.note(PID(NODE, 7, number))
-    for number in range(20):
+    for _ in range(20):
         missed.note(Alias(NODE, 7, 1))
     assert told == []
     for kind in ("ounter", "conter", "couter", "counte", "countr", "countre", "coutner"):
