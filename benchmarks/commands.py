@@ -153,7 +153,7 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         '"$python" -m benchmarks.sizing "$@"',
     ),
     "goals": Command(
-        "measure as `make bench` does, and write that part of docs/performance.md",
+        "measure as `make bench` does, and write that part of docs/design/measurements.md",
         f'"$python" -m benchmarks --page docs/performance "$@"\n{_PAGES}',
     ),
     "peers": Command(
@@ -172,11 +172,11 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         ".venv-peers",
     ),
     "performance": Command(
-        "measure all figures of docs/performance.md: goals, peers and growth",
+        "measure goals, peers and growth, and write their pages",
         'for name in goals peers growth; do "$python" -m benchmarks $name "$@"; done',
     ),
     "performance-page": Command(
-        "write docs/performance.md again from the figures beside it, without measuring",
+        "write the pages of the figures again, without measuring",
         f"""
 kept=docs/performance
 "$python" -m benchmarks --from $kept/goals.json --page $kept

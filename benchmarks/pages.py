@@ -211,7 +211,7 @@ def peers(content: Content) -> dict[str, str]:
             + "; ".join(f"{k} ({v})" for k, v in content["failed"].items()),
             "",
         ]
-    made["peers.md"] = "\n".join(page)
+    made["peers.part"] = "\n".join(page)
     return made
 
 
@@ -297,7 +297,7 @@ def goals(content: Content) -> dict[str, str]:
         page += ["| goal | work | at most | here | | if not, why |", "|---|---|---|---|---|---|"]
         page += [_goal_row(*row) for row in some]
         page += [""]
-    return {"goals.md": "\n".join(page)}
+    return {"goals.part": "\n".join(page)}
 
 
 def _goal_row(case: str, unit: str, line: str, goal: Content) -> str:
@@ -356,7 +356,7 @@ def growth(content: Content) -> dict[str, str]:
         ("10×", "100×"),
         ends,
     )
-    return {"growth.md": "\n".join([*page, ""]), "growth.svg": drawing}
+    return {"growth.part": "\n".join([*page, ""]), "growth.svg": drawing}
 
 
 # -- profiles --------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def profiles(content: Content) -> dict[str, str]:
             ),
             "",
         ]
-    return {"profiles.md": "\n".join(page)}
+    return {"profiles.part": "\n".join(page)}
 
 
 def _own_time(profile: Content, places: Iterable[str]) -> float:

@@ -150,6 +150,7 @@ NAVIGATION = {
             "design/decisions",
             "design/fast-paths",
             "design/tests",
+            "design/measurements",
             "changelog",
         ],
         "Evidence": ["performance", "soak", "chaos", "sizing"],

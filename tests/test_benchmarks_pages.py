@@ -236,8 +236,8 @@ def test_the_page_has_a_table_a_drawing_and_the_lost_comparisons(tmp_path: Path)
 
     made = peers_page(content)
 
-    assert "| tell, 1 to 1 | 2 µs | **0.5×** | 4× |" in made["peers.md"]
-    assert "| *tell, 1 to 1* 2× floor |" in made["peers.md"]
+    assert "| tell, 1 to 1 | 2 µs | **0.5×** | 4× |" in made["peers.part"]
+    assert "| *tell, 1 to 1* 2× floor |" in made["peers.part"]
     assert "4.00×" in made["peers-messages.svg"]
 
 
@@ -245,7 +245,7 @@ def test_the_page_has_a_table_a_drawing_and_the_lost_comparisons(tmp_path: Path)
 def test_the_page_mentions_a_busy_machine(tmp_path: Path, load: float, warns: bool) -> None:
     content = kept([made_up()], tmp_path) | {"load": [load], "processors": 2}
 
-    page = goals(content)["goals.md"]
+    page = goals(content)["goals.part"]
 
     assert ("The machine was busy" in page) is warns
 
@@ -253,7 +253,7 @@ def test_the_page_mentions_a_busy_machine(tmp_path: Path, load: float, warns: bo
 def test_the_page_of_goals_shows_whether_each_goal_is_met(tmp_path: Path) -> None:
     content = kept([made_up()], tmp_path)
 
-    page = goals(content)["goals.md"]
+    page = goals(content)["goals.part"]
 
     to_be_reached, dreams = page.split("### Ambitions")
     assert "1 of 1 are met" in to_be_reached
@@ -265,14 +265,14 @@ def test_the_page_of_goals_shows_whether_each_goal_is_met(tmp_path: Path) -> Non
 def test_a_published_page_can_be_made_again_from_the_figures_beside_it(tmp_path: Path) -> None:
     content = kept([made_up()], tmp_path)
     publish("peers", content, tmp_path / "page")
-    page = (tmp_path / "page" / "peers.md").read_text(encoding="utf-8")
+    page = (tmp_path / "page" / "peers.part").read_text(encoding="utf-8")
 
     status = compare.main(
         ["--from", str(tmp_path / "page" / "peers.json"), "--page", str(tmp_path / "again")]
     )
 
     assert status == 0
-    assert (tmp_path / "again" / "peers.md").read_text(encoding="utf-8") == page
+    assert (tmp_path / "again" / "peers.part").read_text(encoding="utf-8") == page
 
 
 GROWING = discover(package=growing_package)
@@ -309,7 +309,7 @@ def test_the_page_about_growth_names_the_growing_costs(tmp_path: Path) -> None:
     made = growth(kept([case], tmp_path))
 
     assert (
-        "| least loaded: message | 2 µs | 2.00× | 10.00× | **grows.** The load" in made["growth.md"]
+        "| least loaded: message | 2 µs | 2.00× | 10.00× | **grows.** The load" in made["growth.part"]
     )
     assert ElementTree.fromstring(made["growth.svg"]).findtext(f"{SVG}title")
 

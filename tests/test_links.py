@@ -1,5 +1,5 @@
-"""Links between pages lead somewhere. Sphinx checks those inside of docs; here are those of the
-pages that it does not read.
+"""Links between pages lead somewhere, also on a forge, which shows the files as they are and makes
+the names of headings in its own way.
 """
 
 import re
@@ -12,6 +12,7 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / ".github").glob("*.md")),
     *sorted((ROOT / "examples").rglob("README.md")),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
 ]
 
 
