@@ -176,12 +176,7 @@ class Kernel:
         """Whether the node gives its work up to other nodes."""
         self.fatal: BaseException | None = None
         """The exception that stops the node, and that its block raises."""
-        self.lifetimes = Lifetimes(options.obituaries)
-        """How many processes have started, and how they ended."""
-        missed = MissedAddresses(
-            self.router.registry.names, self.lifetimes.obituaries, self._warn_of_miss
-        )
-        self.router.dead_letters.tell_of_misses(missed.note)
+        self._compose_records(options)
         self.on_spawned = on_spawned
         """Called with each new process before it serves its first message."""
         self.watches: dict[PID, Any] = {}
@@ -227,6 +222,14 @@ class Kernel:
         """Which process watches which target."""
         self.links = Links(self.router, self.publisher, self.relations, self.pid)
         """Links and monitors, and their signals."""
+
+    def _compose_records(self, options: NodeOptions) -> None:
+        """Make the parts that tell how processes ended, and which addresses had none."""
+        self.lifetimes = Lifetimes(options.obituaries)
+        """How many processes have started, and how they ended."""
+        names, obituaries = self.router.registry.names, self.lifetimes.obituaries
+        missed = MissedAddresses(names, obituaries, self._warn_of_miss)
+        self.router.dead_letters.tell_of_misses(missed.note)
 
     def _compose_threads(self, bridge: Bridge) -> None:
         """Make the parts that own or limit threads."""

@@ -92,7 +92,7 @@ def test_a_row_shows_the_activity_of_a_process_or_meta_process() -> None:
     ]
 
 
-def test_the_facts_of_a_child_that_is_up_have_one_word_for_its_state() -> None:
+def test_the_facts_of_a_running_child_have_its_state_and_not_its_phase() -> None:
     assert facts({"state": "sleep", "phase": "running"}) == ({"state": "sleep"}, "")
     assert facts({"phase": "backing off"}) == ({"phase": "backing off"}, "")
 
