@@ -295,7 +295,7 @@ def test_a_wrong_limit_of_kept_messages_is_refused(options: Any) -> None:
 def misses(*names: str, reasons: dict[object, Reason] | None = None) -> tuple[Any, list[str]]:
     """The counts of a node with these names, where ``gone`` has ended, and their warnings."""
     known, told = reasons or {}, list[str]()
-    ends = SimpleNamespace(reason_of=known.get, has_named="gone".__eq__)
+    ends: Any = SimpleNamespace(reason_of=known.get, has_named="gone".__eq__)
     return MissedAddresses(names, ends, told.append), told
 
 
