@@ -37,6 +37,7 @@ __all__ = [
     "entities_of",
     "entity_figures",
     "find_entity",
+    "html_of",
     "inspections",
     "inspection_of",
     "list_keys",
@@ -324,6 +325,9 @@ class EntityHandle(Service[B_co]):
     def __repr__(self) -> str:
         return f"<{self.address.kind} {self.address.key!r}>"
 
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EntityHandle) and self.address == other.address
 
@@ -531,3 +535,13 @@ _PAGE: Final = 500
 """Keys that are read at once."""
 
 show_under("ergo_py.entities", ("EntityHandle",), globals())
+
+
+def html_of(entity: EntityHandle[Any]) -> str:
+    """A table of the facts about an entity, for notebooks."""
+    from html import escape  # noqa: PLC0415 - needed in notebooks only
+
+    kind, key = entity.address
+    facts = {"kind": kind, "key": key, "process": str(entity.pid or "asleep")}
+    rows = [f"<tr><th>{name}</th><td>{escape(fact)}</td></tr>" for name, fact in facts.items()]
+    return f"<table>{''.join(rows)}</table>"

@@ -1,13 +1,18 @@
 """Addresses of entities, and the requests of their handles."""
 
+from operator import methodcaller
 from typing import Any
 
 import pytest
 
 from ergo_py import BadInputError, ask
+from ergo_py.blocking import handle
 from ergo_py.entities import MemoryStore
 from ergo_py.entity_handles import Address, Once, Post, address_of, check_key
 from tests.entities.bank import Account, open_bank, run_virtual
+
+
+as_jupyter_does = methodcaller("_repr_html_")
 
 
 @pytest.mark.parametrize("key", ["a", "a/b", "/", "é", "x" * 1000])
@@ -36,7 +41,12 @@ def test_handles_of_an_entity_are_equal() -> None:
             assert ada != node.entity(Account, "bob")
             assert (repr(ada), ada.name, ada.key) == ("<Account 'ada'>", "Account/ada", "ada")
             assert ada.pid is None
+            assert as_jupyter_does(ada).endswith("<tr><th>process</th><td>asleep</td></tr></table>")
             await ada.call(ask(Account.deposit, 1))
             assert ada.pid is not None
+            in_a_thread = handle(node).entity(Account, "<a>")
+            assert as_jupyter_does(in_a_thread).startswith(
+                "<table><tr><th>kind</th><td>Account</td></tr><tr><th>key</th><td>&lt;a&gt;</td>"
+            )
 
     run_virtual(program)

@@ -1,7 +1,7 @@
 """Tables of the handles that a node returns, and their facades for both kinds of code."""
 
 from .._core.tables.timers import Timer
-from ..entity_handles import EntityHandle
+from ..entity_handles import EntityHandle, html_of
 from ..groups import Group, Registry
 from ..service import Service
 from ..supervision.handle import SupervisorHandle
@@ -53,6 +53,9 @@ class EntityVerbs(ServiceVerbs):
     _variable = "entity"
 
     post = verb(EntityHandle.post)
+
+    def _repr_html_(self) -> str:
+        return html_of(self._subject)
 
 
 class BlockingEntity(EntityVerbs, Blocking):
