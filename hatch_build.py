@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 try:
@@ -69,13 +70,22 @@ def build(root: Path, into: Path, flags: list[str]) -> Path:
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
-    """Adds the extension to a wheel, or puts it beside its source for an editable install."""
+    """Adds the extension to a wheel, or puts it beside its source for an editable install. A wheel
+    leaves nothing in the folder of the source: `pip install .` builds one.
+    """
+
+    scratch: TemporaryDirectory[str] | None = None
+    """Where the extension of a wheel is built."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it collects the files."""
         root = Path(self.root)
+        into = root / FOLDER
+        if version != "editable":
+            self.scratch = TemporaryDirectory()
+            into = Path(self.scratch.name)
         try:
-            module = build(root, root / FOLDER, [])
+            module = build(root, into, [])
         except CannotBuild as why:
             self.app.display_warning(f"ergo_py is built in pure Python: {why}")
             return
@@ -86,6 +96,8 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Called by hatchling after it has written the wheel."""
+        if self.scratch is not None:
+            self.scratch.cleanup()
 
 
 def main(arguments: list[str]) -> int:

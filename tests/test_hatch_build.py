@@ -66,3 +66,31 @@ def test_the_flags_of_the_user_come_after_those_of_the_package(tmp_path: Path) -
     done = build(tmp_path, CC=compiler, CFLAGS="-O0")
 
     assert done.stderr.rindex(" -O0") > done.stderr.rindex(" -O3")
+
+
+@pytest.mark.parametrize("version", ["standard", "editable"])
+def test_a_wheel_leaves_nothing_in_the_folder_of_the_source(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ERGO_PURE", raising=False)
+    folder = tmp_path / "ergo_py" / "_core" / "speed"
+    folder.mkdir(parents=True)
+    # Stands for the compiler: the file that it writes is its last argument.
+    monkeypatch.setenv("CC", "sh -c 'for last; do :; done; echo made > \"$last\"' --")
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    hook = module.CustomBuildHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
+    included: dict[str, str] = {}
+
+    hook.initialize(version, {"force_include": included})
+    for made, place in included.items():
+        assert Path(made).read_text(encoding="utf-8") == "made\n"
+        assert place == f"ergo_py/_core/speed/{Path(made).name}"
+    hook.finalize(version, {}, "")
+
+    assert len(included) == (version == "standard")
+    assert not any(Path(made).exists() for made in included)
+    assert len(list(folder.iterdir())) == (version == "editable")
