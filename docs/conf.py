@@ -151,6 +151,7 @@ NAVIGATION = {
             "design/fast-paths",
             "design/tests",
             "design/measurements",
+            "design/walk",
             "changelog",
         ],
         "Evidence": ["performance", "soak", "chaos", "sizing"],

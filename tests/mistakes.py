@@ -490,7 +490,7 @@ def _() -> None:
             self.size = size
 
     async def main(node: Node) -> None:
-        await node.spawn(Stock)  # type: ignore[call-arg]
+        await node.spawn(Stock)  # type: ignore[arg-type]
 
     on_a_node(main)
 
@@ -585,7 +585,7 @@ def _() -> None:
 @mistake('`await node.call(counter, Total(), timeout="5s")`')
 def _() -> None:
     async def main(node: Node) -> None:
-        await node.call(await node.spawn(Counter), Total(), timeout="5s")  # type: ignore[arg-type]
+        await node.call(await node.spawn(Counter), Total(), timeout="5s")  # type: ignore[call-overload]
 
     on_a_node(main)
 

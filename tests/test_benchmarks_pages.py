@@ -309,7 +309,8 @@ def test_the_page_about_growth_names_the_growing_costs(tmp_path: Path) -> None:
     made = growth(kept([case], tmp_path))
 
     assert (
-        "| least loaded: message | 2 µs | 2.00× | 10.00× | **grows.** The load" in made["growth.part"]
+        "| least loaded: message | 2 µs | 2.00× | 10.00× | **grows.** The load"
+        in made["growth.part"]
     )
     assert ElementTree.fromstring(made["growth.svg"]).findtext(f"{SVG}title")
 

@@ -8,22 +8,26 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.request import urlopen
 
 import pytest
 
 from tests.examples.newcomer import Newcomer
 from tests.examples.programs import ROOT
+from tests.examples.walk_record import STEPS, Walk
 from tests.support import THOROUGH, short_directory
-from tests.test_readme import commands
+from tests.test_readme import commands, shown
 
 pytestmark = pytest.mark.skipif(not THOROUGH, reason="takes minutes, and needs a package index")
 
@@ -76,7 +80,12 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def dist(place: Path) -> Path:
+def walk() -> Walk:
+    return Walk()
+
+
+@pytest.fixture(scope="module")
+def dist(place: Path, walk: Walk) -> Path:
     """A directory with the wheel and the sdist, built from a copy of the working tree."""
     builder = environment(place / "builder", "hatchling>=1.27")
     run("git", "-C", ROOT, "clone", "--quiet", "--no-hardlinks", ROOT, place / "source")
@@ -90,11 +99,12 @@ def dist(place: Path) -> Path:
             shutil.copy(ROOT / name, target)
         else:
             target.unlink(missing_ok=True)
-    run(
-        "sh",
-        "-c",
-        f"cd '{place}/source' && '{builder}/python' -m hatchling build -d '{place}/dist'",
-    )
+    with walk.step(STEPS[0]):
+        run(
+            "sh",
+            "-c",
+            f"cd '{place}/source' && '{builder}/python' -m hatchling build -d '{place}/dist'",
+        )
     return place / "dist"
 
 
@@ -300,15 +310,108 @@ def test_a_new_project_passes_its_checks_in_a_fresh_environment(place: Path, dis
     assert said[1].startswith("listening at 127.0.0.1:"), said
 
 
-def test_a_newcomer_with_only_the_wheel_can_follow_the_tutorial(place: Path, dist: Path) -> None:
+@contextmanager
+def started(newcomer: Newcomer, command: str) -> Iterator["subprocess.Popen[str]"]:
+    """A program of the newcomer, until Ctrl-C; it must end well."""
+    with subprocess.Popen(
+        shlex.split(command),
+        cwd=newcomer.place,
+        env=newcomer.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        try:
+            yield program
+        finally:
+            program.send_signal(signal.SIGINT)
+            _, errors = program.communicate(timeout=100)
+        assert program.returncode == 0, errors
+
+
+def ask(newcomer: Newcomer, command: str) -> str:
+    """The output of a command of the newcomer."""
+    done = subprocess.run(
+        shlex.split(command),
+        cwd=newcomer.place,
+        env=newcomer.env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_first_steps_of_a_newcomer_are_taken_and_timed(dist: Path, walk: Walk) -> None:
+    """With nothing but the wheel; the page of the documentation has the times."""
     (wheel,) = dist.glob("*.whl")
-    programs = environment(place / ".venv", wheel, "pytest", "pytest-trio", "msgspec")
-    assert str(place) in run(programs / "python", "-c", "import ergo_py; print(ergo_py.__file__)")
-    (place / "work").mkdir()
-    newcomer = Newcomer(place / "work", programs)
+    with short_directory() as place:
+        with walk.step(STEPS[1]):
+            programs = environment(place / ".venv", wheel)
+        (place / "work").mkdir()
+        newcomer = Newcomer(place / "work", programs)
+        where = ask(newcomer, "python -c 'import ergo_py; print(ergo_py.__file__)'")
+        assert str(place) in where
+        with walk.step(STEPS[2]):
+            assert ask(newcomer, "ergo --version").startswith("ergo_py ")
+        with walk.step(STEPS[3]):
+            look_at_the_demo(newcomer)
+        meet_the_program_of_the_readme(newcomer, walk)
+        with walk.step(STEPS[7]):
+            ask(newcomer, "ergo new shop")
+        with walk.step(STEPS[8]):
+            ask(newcomer, "python -m pip install --quiet pytest pytest-trio msgspec")
+            passed = ask(newcomer, "sh -c 'cd shop && python -m pytest -q'")
+            assert "4 passed" in passed
+        with walk.step(STEPS[9]):
+            follow_the_tutorial(place / "tutorial", programs)
+    walk.write()
+
+
+def look_at_the_demo(newcomer: Newcomer) -> None:
+    with started(newcomer, "ergo demo --no-browser") as demo:
+        assert demo.stdout is not None
+        address = demo.stdout.readline().split("#")[0].strip()
+        with urlopen(address, timeout=60) as page:
+            assert b"<title>" in page.read()
+
+
+def meet_the_program_of_the_readme(newcomer: Newcomer, walk: Walk) -> None:
+    (_, source) = shown("file")[0]
+    (newcomer.place / "sum_server.py").write_text(source, encoding="utf-8")
+    command = "ergo run --control look sum_server.py 0"
+    with ExitStack() as stack:
+        with walk.step(STEPS[4]):
+            program = stack.enter_context(started(newcomer, command))
+            assert program.stdout is not None
+            said = ""
+            while "listening at" not in said:
+                said = program.stdout.readline()
+                assert said, "the program has ended"
+        host, _, port = said.split()[-1].rpartition(":")
+        with (
+            walk.step(STEPS[5]),
+            socket.create_connection((host, int(port)), timeout=60) as peer,
+            peer.makefile("rw") as lines,
+        ):
+            for line, answer in (("3", "= 3"), ("4", "= 7"), ("five", None), ("5", "= 5")):
+                lines.write(f"{line}\n")
+                lines.flush()
+                if answer is not None:
+                    assert lines.readline() == f"{answer}\n"
+        with walk.step(STEPS[6]):
+            assert "Sum" in ask(newcomer, "ergo ps")
+            assert "five" in ask(newcomer, "ergo crashes")
+
+
+def follow_the_tutorial(place: Path, programs: Path) -> None:
+    place.mkdir()
+    newcomer = Newcomer(place, programs)
 
     newcomer.follow(ROOT / "docs" / "tutorial.md")
 
     assert "transcript: ergo attach poll" in newcomer.done
     assert newcomer.done[-1] == "transcript: nc"
-    assert (place / "work" / "test_poll.py").is_file()
+    assert (place / "test_poll.py").is_file()
