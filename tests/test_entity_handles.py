@@ -11,7 +11,6 @@ from ergo_py.entities import MemoryStore
 from ergo_py.entity_handles import Address, Once, Post, address_of, check_key
 from tests.entities.bank import Account, open_bank, run_virtual
 
-
 as_jupyter_does = methodcaller("_repr_html_")
 
 
