@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -130,17 +131,47 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
-@pytest.fixture(autouse=True)
-def task_order(request: pytest.FixtureRequest) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let trio run the tasks of a test in the same order each time, as far as no thread, socket or
     other program decides it, and repeat random numbers. Without this a test that holds in most
     orders fails in one of a thousand runs, and its order cannot be found again. The thorough
     profile looks for new orders.
     """
+    # Not a fixture, which each test would pay for.
     if _PROFILE != "thorough":
-        random.seed(request.node.nodeid)
+        random.seed(item.nodeid)
         # Seeded, not replaced: Hypothesis seeds the same generator before each example.
-        trio._core._run._r.seed(request.node.nodeid)
+        trio._core._run._r.seed(item.nodeid)
+
+
+_TRACER = pytest.StashKey[Any]()
+"""The function that counts lines."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    # Python runs all code slowly while lines are counted, the work of pytest before and after a
+    # test included.
+    if item.config.option.markexpr != _COUNTED_RUN:
+        return (yield)
+    tracer = item.stash[_TRACER] = sys.gettrace()
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    if _TRACER not in item.stash:
+        return (yield)
+    sys.settrace(item.stash[_TRACER])
+    try:
+        return (yield)
+    finally:
+        sys.settrace(None)
 
 
 @pytest.fixture
