@@ -48,7 +48,7 @@ from tests._core.metas.metas import (
 )
 from tests._core.metas.opened import InitialisedOnLoop, assert_nothing_is_left, fail, spawn_and_fail
 from tests.actors import Failed, Puppet
-from tests.support import needs_proc
+from tests.support import THOROUGH, needs_proc
 
 # -- birth -----------------------------------------------------------------------------------------
 
@@ -447,8 +447,9 @@ async def test_threads_of_meta_processes_do_not_use_tokens_of_the_default_limite
 
 
 @pytest.mark.no_cover
-async def test_two_thousand_blocked_readers_delay_neither_files_nor_names_nor_programs() -> None:
-    count = 2_000
+async def test_many_blocked_readers_delay_neither_files_nor_names_nor_programs() -> None:
+    # The limiter of threads, which none of them may use, has forty tokens.
+    count = 2_000 if THOROUGH else 100
     # Had each of them to be waited for it would take hours; a busy machine needs a minute to start
     # and to end them all.
     async with owning(limit=500) as owned:
