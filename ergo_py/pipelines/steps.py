@@ -101,9 +101,12 @@ class Batch(Batched):
 
     A plain ``handle_batch`` runs in a thread and may block; an ``async def`` runs on the loop.
 
+    An actor handles its messages in batches without a pipeline: it has ``batch = Batch(100, 0.01)``
+    and ``handle_batch(self, messages)``, see `Actor.handle_batch`.
+
     Args:
-        size: the most items of a batch.
-        within: seconds to wait for a full batch; 0 takes the items that are there.
+        size: the most items, or messages, of a batch.
+        within: seconds to wait for a full batch; 0 takes those that are there.
 
     Raises:
         BadInputError: an argument has a wrong type or value.

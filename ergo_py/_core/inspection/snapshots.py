@@ -69,8 +69,8 @@ def process_info(process: Process, expose_env: bool, children: int | None = None
         behaviour=process.callbacks.behaviour,
         state=process.state,
         history=moments,
-        lanes=process.mailbox.depths(),
-        messages_in=row.messages + row.mailbox,
+        lanes=_lanes(process),
+        messages_in=row.messages + row.mailbox + len(process.postponed or ()),
         messages_out=row.sent,
         dropped=process.mailbox.dropped,
         unhandled=process.unhandled,
@@ -106,6 +106,13 @@ def process_info(process: Process, expose_env: bool, children: int | None = None
         if isinstance(process, DispatchedProcess) and process.job is not None
         else "",
     )
+
+
+def _lanes(process: Process) -> dict[str, int]:
+    lanes = process.mailbox.depths()
+    if process.postponed:
+        lanes["postponed"] = len(process.postponed)
+    return lanes
 
 
 def _phase(process: Process) -> Phase | None:

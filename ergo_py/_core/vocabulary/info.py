@@ -188,7 +188,9 @@ class ProcessInfo:
     history: tuple[tuple[State, float], ...]
     """The last few changes of state, each with its time as ``time.perf_counter()`` counts."""
     lanes: Mapping[str, int]
-    """Envelopes waiting in each lane."""
+    """Envelopes waiting in each lane; under ``postponed`` those that the process has set aside, in
+    a batch that waits or for another state of a state machine.
+    """
     messages_in: int
     """Messages handled and queued."""
     messages_out: int

@@ -27,7 +27,7 @@ from ergo_py.methods import cast, exposed
 from ergo_py.pipelines import Batch
 from ergo_py.supervision import Fate
 from ergo_py.testing import Alone
-from tests.actors import Failed, Puppet
+from tests.actors import Failed, Puppet, Recorder
 from tests.support import process_of, running_node
 
 
@@ -213,6 +213,8 @@ async def test_an_inspection_shows_the_batch_and_does_not_end_its_wait(
 
         assert told == {"batch": "2 of 3"}
         assert other == {}
+        assert node.process_info(pid).lanes["postponed"] == 2
+        assert "postponed" not in node.process_info(plain).lanes
         assert heard == []
         await trio.sleep(1.5)
         assert heard == [[1, 2]]
@@ -302,6 +304,23 @@ async def test_a_suspended_actor_takes_no_messages(autojump_clock: MockClock) ->
 
         assert before == [[1]]
         assert heard == [[1], [2, 3, 4]]
+
+
+async def test_an_upgrade_comes_after_the_batch_and_may_end_or_begin_batches(
+    autojump_clock: MockClock,
+) -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        supervisor = await node.supervise([ChildSpec("writer", Writer, heard)])
+        send_all(node, "writer", 1, 2)
+        await wait_all_tasks_blocked()
+
+        for behaviour in (Recorder, Writer):
+            await supervisor.upgrade_child("writer", behaviour, heard)
+            send_all(node, "writer", 3, 4)
+            await trio.sleep(2.0)
+
+        assert heard == [[1, 2], 3, 4, [3, 4]]
 
 
 async def test_senders_that_wait_for_room_fill_the_batch(autojump_clock: MockClock) -> None:
