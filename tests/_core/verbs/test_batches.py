@@ -18,17 +18,19 @@ from ergo_py import (
     Node,
     Overflow,
     Priority,
+    Published,
     Reason,
     Shutdown,
     Threads,
 )
+from ergo_py._core.vocabulary.envelopes import FENCE, Lane
 from ergo_py.errors import BadInputError, BehaviourError
 from ergo_py.methods import cast, exposed
 from ergo_py.pipelines import Batch
 from ergo_py.supervision import Fate
 from ergo_py.testing import Alone
 from tests.actors import Failed, Puppet, Recorder
-from tests.support import process_of, running_node
+from tests.support import kernel_of, process_of, running_node
 
 
 class Writer(Actor):
@@ -49,6 +51,9 @@ class Writer(Actor):
             return request(self)
         self.heard.append(request)
         return request
+
+    def handle_event(self, event: Published) -> None:
+        self.heard.append(event.message)
 
     def handle_log(self, record: LogRecord) -> None:
         self.heard.append(record.event)
@@ -128,18 +133,24 @@ async def cast_next(node: Node, writer: Any) -> None:
     node.send(writer, cast(Writer.note, "next"))
 
 
+async def publish_next(node: Node, writer: Any) -> None:
+    node.publish("news", "next")
+
+
 async def log_next(node: Node, writer: Any) -> None:
     node.add_logger(writer, "warning")
     node.log.warning("next")
 
 
-@pytest.mark.parametrize("follow", [call, cast_next, log_next])
+@pytest.mark.parametrize("follow", [call, cast_next, publish_next, log_next])
 async def test_another_envelope_ends_the_wait_and_comes_after_the_batch(
     autojump_clock: MockClock, follow: Callable[[Node, Any], Any]
 ) -> None:
     heard: list[Any] = []
     async with running_node(log_output="none") as node:
         pid = await node.spawn(Writer, heard)
+        node.open_topic("news")
+        await node.call(pid, lambda me: me.subscribe("news"))
         send_all(node, pid, 1, 2)
         await wait_all_tasks_blocked()
 
@@ -147,6 +158,21 @@ async def test_another_envelope_ends_the_wait_and_comes_after_the_batch(
         await wait_all_tasks_blocked()
 
         assert heard == [[1, 2], "next"]
+
+
+async def test_a_hand_over_waits_for_the_batch(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        kernel, process = kernel_of(node), process_of(node, await node.spawn(Writer, heard))
+        send_all(node, process.id, 1, 2)
+        await wait_all_tasks_blocked()
+
+        # As a hand-over waits for the messages before it.
+        await kernel.calls.ask(
+            kernel.pid, process, process.id, Lane.MAIN, FENCE, "fence", None, None
+        )
+
+        assert heard == [[1, 2]]
 
 
 async def test_a_call_behind_queued_messages_comes_after_them(
