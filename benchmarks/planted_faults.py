@@ -8,7 +8,7 @@ from ergo_py.testing import World
 from .worlds.clusters import groups, leases, names
 from .worlds.entities import bank, parking
 from .worlds.networks import messages, watches
-from .worlds.shards import fleet
+from .worlds.shards import fleet, moves
 
 __all__ = ["FAULTS", "Planted"]
 
@@ -32,6 +32,9 @@ SCHEDULE = "ergo_py.entities.schedule"
 RECORD = "ergo_py.entities.record"
 ROWS = "ergo_py.entities.stores.memory"
 MAP_KEEPER = "ergo_py.entities.shards.map_keeper"
+HOST = "ergo_py.entities.shards.host"
+SHARD_MAP = "ergo_py.entities.shards.shard_map"
+EXECUTOR = "ergo_py.network.incoming.executor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,5 +445,60 @@ FAULTS = (
         *(fleet, MAP_KEEPER),
         "            if await lease.try_once():\n",
         "            if pid in self._hosts and self._hosts[pid].is_silent:\n",
+    ),
+    Planted(
+        "a shard is released while a commit is under way",
+        *(moves, HOST),
+        "            if not self._active(shard) and not self._keeping.commits.has_shard(shard):\n",
+        "            if not self._active(shard):\n",
+    ),
+    Planted(
+        "a message that waits for a move is lost",
+        *(moves, HOST),
+        "        for claim in slot.take_waiters():\n",
+        "        for claim in list(slot.take_waiters())[1:]:\n",
+    ),
+    Planted(
+        "a message that an entity has left is lost at a move",
+        *(moves, HOST),
+        "        for envelope in _kept(slot.inherit(None)):\n",
+        "        for envelope in _kept(slot.inherit(None))[1:]:\n",
+    ),
+    Planted(
+        "a message is passed to another host twice",
+        *(moves, HOST),
+        "            try:\n                router.send(process.id, to, sent, priority)\n",
+        "            try:\n                router.send(process.id, to, sent, priority)\n"
+        "                router.send(process.id, to, sent, priority)\n",
+    ),
+    Planted(
+        "a drain forgets a shard",
+        *(moves, SHARD_MAP),
+        "                found[host] = held\n",
+        "                found[host] = held[1:]\n",
+    ),
+    Planted(
+        "a released shard moves under a later token, too",
+        *(moves, SHARD_MAP),
+        "(shard, place.token) not in released:\n",
+        "shard not in dict(released):\n",
+    ),
+    Planted(
+        "a node has drained before all hosts know",
+        *(moves, HOST),
+        "        return self._may_leave or not self._has_others\n",
+        "        return not self._map.shards_of(self._process.id) or not self._has_others\n",
+    ),
+    Planted(
+        "a new keeper of the map counts hosts that it has not heard as gone",
+        *(moves, MAP_KEEPER),
+        "                has_others = is_new or any(\n",
+        "                has_others = any(\n",
+    ),
+    Planted(
+        "a drained node refuses calls that were under way",
+        *(moves, EXECUTOR),
+        '"serves_drained", False):\n            self._call(op)\n            return\n',
+        '"serves_drained", False):\n            pass\n',
     ),
 )

@@ -11,10 +11,11 @@ from ergo_py.testing.world.simulation import Simulation, SimulationError
 from .clusters import groups, leases, names
 from .entities import bank, parking
 from .networks import messages, watches
-from .shards import fleet
+from .shards import fleet, moves
 
 WORLDS: dict[str, Any] = {
-    each.__name__: each for each in (messages, watches, leases, names, groups, bank, parking, fleet)
+    each.__name__: each
+    for each in (messages, watches, leases, names, groups, bank, parking, fleet, moves)
 }
 
 

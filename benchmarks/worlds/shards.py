@@ -1,9 +1,10 @@
-"""A world of entities on three nodes that share a store: accounts that pay each other, while nodes
-crash, stop and lose each other, and the names of the cluster and the store of the rows, too.
+"""Worlds of entities on three nodes that share a store: accounts that pay each other. In `fleet`
+nodes crash, stop and lose each other, and the names of the cluster and the store of the rows, too;
+in `moves` a node joins and others drain, and commands have no ids.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -14,7 +15,7 @@ import trio
 from ergo_py import Actor, Backoff, Caller, ChildSpec, ErgoError, Node, Reject, Request
 from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
 from ergo_py.entities.stores.store import Due, Row, Write
-from ergo_py.entity_handles import Address
+from ergo_py.entity_handles import Address, entities_of, inspections
 from ergo_py.testing import World, at_most_one
 from ergo_py.testing.world.disk import WorldDisk
 from ergo_py.testing.world.history import History
@@ -22,7 +23,7 @@ from ergo_py.testing.world.node import WorldNode
 
 from .entities import Balance, Credit, Deposit, Pay
 
-__all__ = ["fleet"]
+__all__ = ["fleet", "moves"]
 
 SHARDS = 3
 LEASE = 4.0
@@ -190,6 +191,7 @@ class Book:
         """Commands without an answer, or refused: an attempt may have taken effect, also late:
         after another attempt was refused.
         """
+        self.complaints: list[str] = []
 
 
 class Client:
@@ -204,6 +206,20 @@ class Client:
         for step in range(STEPS):
             await trio.sleep(self.random.choice((0.0, 0.01, 0.5, 1.5)))
             await self.command(f"{self.number}.{step}")
+            if step % 3 == 0:
+                await self.read()
+
+    async def read(self) -> None:
+        """Look at an account: a fresh answer has every command that was acknowledged before."""
+        key = self.random.choice(list(ACCOUNTS))
+        known = {id for id, (account, _) in self.book.answered.items() if account == key}
+        node = self.random.choice(self.nodes)
+        try:
+            found = await node.run(partial(call, key=key, request=Look(), fresh=True))
+        except ErgoError:
+            return
+        if missing := sorted(known.difference(found)):
+            self.book.complaints.append(f"a fresh answer of {key} at {node.name} lacks {missing}")
 
     async def command(self, id: str) -> None:
         """Give a command to an account."""
@@ -224,16 +240,22 @@ class Client:
             return
 
 
-async def call(node: Node, *, key: str, request: Any, id: str | None) -> Any:
+async def call(
+    node: Node,
+    *,
+    key: str,
+    request: Any,
+    id: str | None = None,
+    fresh: bool = False,
+    timeout: float = 3.0,
+) -> Any:
     """Call an account from a node."""
-    return await node.entity(ACCOUNTS[key], "it").call(request, once=id, timeout=3.0)
+    entity = node.entity(ACCOUNTS[key], "it")
+    return await entity.call(request, once=id, timeout=timeout, fresh=fresh)
 
 
-async def fleet(world: World) -> None:
-    """Y9: at most one activation of a key commits, and without stopped programs at most one lives.
-    No acknowledged command is lost, each takes effect once, and so does each transfer.
-    """
-    rows, book = Rows(), Book()
+def starter(world: World, rows: Rows) -> Callable[[Node], Awaitable[None]]:
+    """Lets a node host accounts."""
 
     async def start(node: Node) -> None:
         store = NodeStore(rows, world.nodes[node.name].disk, node.name, world.plan.seed)
@@ -249,7 +271,23 @@ async def fleet(world: World) -> None:
         )
         await node.supervise([ChildSpec("entities", entities, init_timeout=60.0)], intensity=1000)
 
-    nodes = await world.start(3, start, types=TYPES)
+    return start
+
+
+def doubled(found: dict[str, list[str]]) -> Iterator[str]:
+    """Tell the entries that accounts have more than once."""
+    for key, entries in found.items():
+        for entry, count in Counter(entries).items():
+            if count > 1:
+                yield f"{entry} has taken effect {count} times at {key}"
+
+
+async def fleet(world: World) -> None:
+    """Y9: at most one activation of a key commits, and without stopped programs at most one lives.
+    No acknowledged command is lost, each takes effect once, and so does each transfer.
+    """
+    rows, book = Rows(), Book()
+    nodes = await world.start(3, starter(world, rows), types=TYPES)
     world.faults(
         seconds=20.0,
         limits={"pause": (0.5, 10.0)},
@@ -275,15 +313,13 @@ async def fleet(world: World) -> None:
     await trio.sleep(SETTLED)
     found: dict[str, list[str]] = {}
     for number, key in enumerate(ACCOUNTS):
-        look = partial(call, key=key, request=Look(), id=None)
+        look = partial(call, key=key, request=Look())
         found[key] = await nodes[number % 3].run(look)
 
     def commands_are_kept(_history: History) -> Iterator[str]:
         yield from rows.complaints
-        for key, entries in found.items():
-            for entry, count in Counter(entries).items():
-                if count > 1:
-                    yield f"{entry} has taken effect {count} times at {key}"
+        yield from book.complaints
+        yield from doubled(found)
         commands = {**book.answered, **book.unknown}
         for id, (key, request) in commands.items():
             if id in book.answered and id not in found[key]:
@@ -296,3 +332,90 @@ async def fleet(world: World) -> None:
     # A stopped program may have a commit under way, to a late disk, for which its entities wait. It
     # is refused.
     world.check(commands_are_kept, *(at_most_one(each, grace=LATE) for each in ACCOUNTS))
+
+
+class Mover:
+    """Lets a node join and two nodes drain, while clients give commands without ids."""
+
+    def __init__(self, world: World, rows: Rows, nodes: list[WorldNode]) -> None:
+        self.world, self.rows, self.nodes = world, rows, nodes
+        self.random = Random(repr((world.plan.seed, "mover")))
+        self.asked: dict[str, list[str]] = {key: [] for key in ACCOUNTS}
+        """The entries that each account must have."""
+        self.complaints: list[str] = []
+
+    async def run(self) -> None:
+        """Let a node join, and then two drain."""
+        await trio.sleep(self.random.choice((0.0, 0.5, 2.0)))
+        self.nodes += await self.world.start(1, starter(self.world, self.rows))
+        leaving = self.random.sample(self.nodes, 2)
+        for node in leaving:
+            await trio.sleep(self.random.choice((0.0, 0.3, 1.0, 3.0)))
+            if left := await node.run(lambda each: each.drain(timeout=60.0)):
+                self.complaints.append(f"{node.name} has not drained: {left}")
+            if held := (await node.run(host_facts))["held"]:
+                self.complaints.append(f"{node.name} has shards after its drain: {held}")
+            for other in self.nodes:
+                known = (await other.run(host_facts))["nodes"].get(node.name, {})
+                if known.get("shards"):
+                    self.complaints.append(f"{other.name} does not know that {node.name} drained")
+
+    async def work(self, number: int) -> None:
+        """Give commands: calls and messages."""
+        random = Random(repr((self.world.plan.seed, "worker", number)))
+        for step in range(STEPS):
+            await trio.sleep(random.choice((0.0, 0.01, 0.1, 0.5)))
+            key, node, id = (
+                random.choice(list(ACCOUNTS)),
+                random.choice(self.nodes),
+                f"{number}.{step}",
+            )
+            if random.random() < 0.3:
+                self.asked[key].append(f"got {id}")
+                node.node.entity(ACCOUNTS[key], "it").send(Credit(id, 1))
+                continue
+            self.asked[key].append(id)
+            try:
+                await node.run(partial(call, key=key, request=Deposit(id, 1), timeout=60.0))
+            except ErgoError as error:
+                self.complaints.append(f"{id} at {key} from {node.name}: {error!r}")
+
+
+async def host_facts(node: Node) -> Any:
+    """The map of shards as a node knows it."""
+    (facts,) = [await each.facts() for each in inspections(entities_of(node))]
+    return facts["map"]
+
+
+async def moves(world: World) -> None:
+    """Y9: a planned move loses no command and carries out none twice, and a node that has drained
+    has no shards.
+    """
+    rows = Rows()
+    mover = Mover(world, rows, await world.start(2, starter(world, rows), types=TYPES))
+    world.faults(
+        seconds=10.0,
+        limits={"delay": (0.0, 0.3), "slow_disk": (0.0, 0.3)},
+        delay=0.3,
+        slow_disk=0.3,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mover.run)
+        for number in range(5):
+            nursery.start_soon(mover.work, number)
+    await world.heal()
+    await trio.sleep(SETTLED)
+    found: dict[str, list[str]] = {}
+    for number, key in enumerate(ACCOUNTS):
+        look = partial(call, key=key, request=Look())
+        found[key] = await mover.nodes[number % 3].run(look)
+
+    def commands_are_kept(_history: History) -> Iterator[str]:
+        yield from rows.complaints
+        yield from mover.complaints
+        yield from doubled(found)
+        for key, asked in mover.asked.items():
+            if missing := sorted(set(asked).difference(found[key])):
+                yield f"{key} has lost {missing}"
+
+    world.check(commands_are_kept, *(at_most_one(each) for each in ACCOUNTS))

@@ -62,6 +62,7 @@ class Entities(Actor):
     """
 
     drains = True
+    serves_drained = True  # calls that were under way go on to the present hosts of their shards
 
     def __init__(
         self,

@@ -112,6 +112,8 @@ class Host:
         """Hosts that this process monitors."""
         self._is_draining = False
         self._has_others = True
+        self._may_leave = False
+        """The keeper of the map has said that all hosts know of no shard here."""
         self._bell = trio.Event()
 
     # -- for the keeper of entities ----------------------------------------------------------------
@@ -209,6 +211,7 @@ class Host:
         if found.version <= self._map.version or len(found.places) != self.count:
             return
         self._map = found
+        self._bell.set()  # the keeper waits until all hosts have a map without a host that drains
         own = dict(found.shards_of(self._process.id))
         for shard, place in enumerate(found.places):
             token = 0 if place is None else place.token
@@ -346,8 +349,8 @@ class Host:
         self._bell.set()
 
     def is_drained(self) -> bool:
-        """Whether another host has all shards, or none can take them."""
-        return not self._has_others or not self._map.shards_of(self._process.id)
+        """Whether other hosts have all shards and all hosts know that, or none can take them."""
+        return self._may_leave or not self._has_others
 
     # -- messages to other hosts -------------------------------------------------------------------
 
@@ -443,6 +446,8 @@ class Host:
                     match each:
                         case [int(shard), int(token)]:
                             self.release(shard, token)
+            case (_, "leave"):
+                self._may_leave = self._is_draining
             case (_, "send", int(version), str(kind), str(key), sender, [*parts]):
                 handle = self._handle(Address(kind, key), version, sender_of(sender))
                 handle.deliver(message_of(parts), Priority.NORMAL)

@@ -50,6 +50,8 @@ class _Host:
 
     def __init__(self) -> None:
         self.heard = trio.current_time()
+        self.version = 0
+        """The version of its map."""
         self.released: list[tuple[int, int]] = []
         self.is_leaving = False
         self.is_silent = True
@@ -75,6 +77,7 @@ class MapKeeper(Actor):
         self._row = 0
         """The version of the row of the map."""
         self._is_loaded = False
+        self._began = trio.current_time()
         self._hosts: dict[PID, _Host] = {}
         self._dead: set[PID] = set()
         """Hosts of the map that have ended: this keeper has had their lease, or their successors
@@ -98,8 +101,10 @@ class MapKeeper(Actor):
                 pid = caller.pid
                 if not isinstance(pid, PID):
                     raise Reject(ValueError("only a host says hello"))
-                self._hear(pid, list(map(_claim_of, released)), bool(is_leaving))
-                has_others = any(
+                self._hear(pid, version, list(map(_claim_of, released)), bool(is_leaving))
+                # A new keeper has not heard of all hosts yet.
+                is_new = trio.current_time() - self._began < _SILENT
+                has_others = is_new or any(
                     each != pid and not host.is_leaving and not host.is_silent
                     for each, host in self._hosts.items()
                 )
@@ -107,7 +112,9 @@ class MapKeeper(Actor):
                 return (None if is_known else self._map.to_wire()), has_others
         raise Reject(ValueError("the keeper of a map of shards answers hosts only"))
 
-    def _hear(self, pid: PID, released: list[tuple[int, int]], is_leaving: bool) -> None:
+    def _hear(
+        self, pid: PID, version: int, released: list[tuple[int, int]], is_leaving: bool
+    ) -> None:
         host = self._hosts.get(pid)
         if host is None:
             for other in [each for each in self._hosts if each.node == pid.node]:
@@ -117,10 +124,11 @@ class MapKeeper(Actor):
             host = self._hosts[pid] = _Host()
             self._bell.set()
         self._watch(pid)
-        if released != host.released or is_leaving != host.is_leaving or host.is_silent:
+        before = host.version, host.released, host.is_leaving
+        if before != (version, released, is_leaving) or host.is_silent:
             self._bell.set()
         host.heard, host.is_silent = trio.current_time(), False
-        host.released, host.is_leaving = released, is_leaving
+        host.version, host.released, host.is_leaving = version, released, is_leaving
 
     def _watch(self, pid: PID) -> None:
         if pid not in self._watched:
@@ -152,6 +160,7 @@ class MapKeeper(Actor):
                 await trio.sleep(_PAUSE)
                 continue
             self._balance()
+            self._dismiss()
             with trio.move_on_after(_PAUSE):
                 await self._bell.wait()
 
@@ -239,6 +248,16 @@ class MapKeeper(Actor):
         leaving = [each for each, host in self._hosts.items() if host.is_leaving]
         for pid, shards in self._map.excess(hosts, leaving).items():
             self.send(pid, (ENTITY, "release", [list(each) for each in shards]))
+
+    def _dismiss(self) -> None:
+        """Let hosts leave that have no shards, if no host has a map with shards of theirs: their
+        nodes may end then.
+        """
+        hosts = [(pid, host) for pid, host in self._hosts.items() if not host.is_silent]
+        if self._is_loaded and all(host.version >= self._map.version for _, host in hosts):
+            for pid, host in hosts:
+                if host.is_leaving and not self._map.shards_of(pid):
+                    self.send(pid, (ENTITY, "leave"))
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """The hosts, and how many shards each has."""

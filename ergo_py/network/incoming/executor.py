@@ -194,8 +194,14 @@ class Executor:
         self._peer.send_answer(op.number, None, self._limits.call_error(here, there, here))
 
     def _refuse_new_call(self, op: Call) -> None:
-        """Refuse a call as a process does that has ended: the caller looks for another."""
+        """Refuse a call as a process does that has ended: the caller looks for another. A process
+        that knows the successors of its node takes the call.
+        """
         to = self._routes.address(decode_route(op.route).to)
+        behaviour = getattr(self.router.resolve(to), "behaviour", None)
+        if getattr(behaviour, "serves_drained", False):
+            self._call(op)
+            return
         self._refusals.refuse("draining")
         self._peer.send_answer(
             op.number,
