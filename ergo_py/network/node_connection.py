@@ -83,6 +83,8 @@ class NodeConnection:
         """The targets there that processes here watch."""
         self._parts = bytearray()
         """The parts of an operation that has not arrived whole."""
+        self._next_part = 0
+        """The number of the part that comes next."""
         self._most_waiting = network.backlog + ANSWERS
         """Bytes that may wait for that node before its session ends."""
         self._frames_out = self._frames_in = 0
@@ -126,7 +128,7 @@ class NodeConnection:
         if not batch.is_open:
             batch.settle()
 
-    def deliver(self, data: bytes, is_whole: bool = False) -> None:
+    def deliver(self, data: bytes | bytearray, is_whole: bool = False) -> None:
         """Carry out an operation of that node; ``is_whole`` if it came in parts."""
         try:
             op = read_operation(data)
@@ -147,15 +149,22 @@ class NodeConnection:
     def _take_part(self, op: Part) -> None:
         """Take a part of a long operation. The last part completes it."""
         parts = self._parts
-        if not op.number:
-            parts.clear()
+        if op.number != self._next_part:
+            self.session.close("a part of an operation is missing or comes twice", False)
+            return
         parts += op.data
         if len(parts) > _LARGEST_WHOLE:
             self.session.close("an operation is larger than any that a node sends", False)
         elif op.is_last:
-            whole = bytes(parts)
-            parts.clear()
-            self.deliver(whole, is_whole=True)
+            self._forget_parts()
+            self.deliver(parts, is_whole=True)
+        else:
+            self._next_part += 1
+
+    def _forget_parts(self) -> None:
+        # A new buffer: the old one may be read, and a copy of it would take as long as a read.
+        self._parts = bytearray()
+        self._next_part = 0
 
     def _take_probe(self, op: Probe) -> None:
         caller = self.executor.call_in_flight(op.number)
@@ -183,7 +192,7 @@ class NodeConnection:
         peer = self.peer
         reason = NoNode(peer.node, why)
         creation = peer.note_lost(reason)
-        self._parts.clear()
+        self._forget_parts()
         calls = peer.forget_calls()
         peer.mailbox.refuse_waiters()
         for caller in calls:

@@ -34,7 +34,12 @@ class End:
     """An end of a session whose frames a test carries by hand."""
 
     def __init__(
-        self, numbers: list[int], window: int = 1000, creation: int = 1, inflates: int = 0
+        self,
+        numbers: list[int],
+        window: int = 1000,
+        creation: int = 1,
+        inflates: int = 0,
+        longest: int = 1 << 30,
     ) -> None:
         self.now = 0.0
         self.frames: list[Frame] = []
@@ -42,7 +47,8 @@ class End:
         self.events: list[str] = []
         self.lost: list[bytes] = []
         timing = Timing(1.0, 5.0, 0.2, 0.05, window, inflates)
-        self.session = Session(self, creation, timing, lambda: self.now, iter(numbers).__next__)
+        fresh = iter(numbers).__next__
+        self.session = Session(self, creation, timing, lambda: self.now, fresh, longest)
 
     def transmit(self, frame: Frame) -> None:
         self.frames.append(frame)

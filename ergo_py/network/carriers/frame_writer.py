@@ -14,6 +14,8 @@ __all__ = ["FrameWriter"]
 
 _BUFFER: Final = 4 << 20
 """Bytes that may wait for a connection. More are dropped: the session sends them again."""
+_COPIED: Final = 16 * 1024
+"""Most bytes of a frame that is copied behind its header, for a single write."""
 
 
 class FrameWriter:
@@ -38,21 +40,31 @@ class FrameWriter:
 
     def send(self, frame: bytes) -> None:
         """Write a frame now if the socket takes it, else soon."""
-        data = HEADER.pack(len(frame)) + frame
+        header = HEADER.pack(len(frame))
+        # A copy of a long frame behind its header would take as long as its way to the socket.
+        pieces = (header, frame) if len(frame) > _COPIED else (header + frame,)
+        size = len(header) + len(frame)
         if self._socket is not None and not self._waiting and not self._is_writing:
             try:
-                sent = self._socket.send(data)
+                sent = (
+                    self._socket.send(pieces[0])
+                    if len(pieces) == 1
+                    else self._socket.sendmsg(pieces)
+                )
             except BlockingIOError:
                 sent = 0
             except OSError:  # the writing task finds the error, too
                 sent = 0
-            if sent == len(data):
+            if sent == size:
                 return
-            self._waiting.append(memoryview(data)[sent:])
-            self._size += len(data) - sent
-        elif self._size + len(data) <= _BUFFER or not self._waiting:
-            self._waiting.append(data)
-            self._size += len(data)
+            self._size += size - sent
+            for piece in pieces:
+                if sent < len(piece):
+                    self._waiting.append(memoryview(piece)[sent:])
+                sent = max(0, sent - len(piece))
+        elif self._size + size <= _BUFFER or not self._waiting:
+            self._waiting.extend(pieces)
+            self._size += size
         if self._task is not None:
             wake(self._task)
 

@@ -65,7 +65,7 @@ class RemoteCaller(Caller):
         executor = self._executor
         if self in executor._calls:
             del executor._calls[self]
-            executor._send_answer(self.number, self.value, self.error)
+            executor._send_answer(self.number, self.value, self.error, self.pid)
 
 
 class _Confirmation(Confirmed):

@@ -31,7 +31,9 @@ class Notices:
     mailbox: PeerMailbox
     routes: Routes
 
-    def push(self, op: Operation) -> None:
+    def push(
+        self, op: Operation, sender: object = None, to: object = None, route: bytes = b""
+    ) -> None:
         """Queue an operation, and send it soon."""
         raise NotImplementedError
 

@@ -54,8 +54,10 @@ class OpenCalls:
         """Encode a message, in the turn and in the thread of its sender."""
         raise NotImplementedError
 
-    def push(self, op: Operation) -> None:
-        """Queue an operation, and send it soon."""
+    def push(
+        self, op: Operation, sender: object = None, to: object = None, route: bytes = b""
+    ) -> None:
+        """Queue an operation, and send it soon. The rest is as in `Session.push`."""
         raise NotImplementedError
 
     def remember(self, caller: Caller) -> int:
@@ -182,7 +184,8 @@ class OpenCalls:
 
     def _push_confirmed(self, caller: Caller, route: bytes, packed: Packed) -> None:
         if self.admits(caller):
-            self.push(ConfirmedSend(self.remember(caller), route, packed.body))
+            op = ConfirmedSend(self.remember(caller), route, packed.body)
+            self.push(op, caller.pid, caller.to, route)
 
     # -- requests to the node itself ---------------------------------------------------------------
 

@@ -133,7 +133,7 @@ class Peer(OpenCalls, Notices):
             last_to, last_sender, last_lane, route = self.routes.last
             if last_to is not to or last_sender is not sender or last_lane is not lane:
                 route = self.routes.find(lane, sender, to)
-            self.session.push(encode_operation((_SEND, route, body)))
+            self.session.push(encode_operation((_SEND, route, body)), sender, to, route)
         if not batch.is_open:
             batch.wake()
         elif self.session.sending.queued_bytes >= batch.full:
@@ -142,8 +142,10 @@ class Peer(OpenCalls, Notices):
 
     def push_message(self, lane: Lane, sender: PID | Alias, to: Target, packed: Packed) -> None:
         """Queue a message."""
-        op = (_SEND, self.routes.find(lane, sender, to), packed.body)
-        self.session.push(encode_operation((*op, packed.headers) if packed.headers else op))
+        route = self.routes.find(lane, sender, to)
+        op = (_SEND, route, packed.body)
+        data = encode_operation((*op, packed.headers) if packed.headers else op)
+        self.session.push(data, sender, to, route)
 
     def send_traced(
         self, sender: PID | Alias, to: Target, message: object, priority: Priority, context: object
@@ -198,7 +200,7 @@ class Peer(OpenCalls, Notices):
         if number in calls:
             number = next(self.router.references)
         calls[number] = caller
-        session.push(encode_operation((_CALL, number, route, body)))
+        session.push(encode_operation((_CALL, number, route, body)), sender, to)
         self._wake_for_call()
         return True
 
@@ -220,10 +222,12 @@ class Peer(OpenCalls, Notices):
         if self.admits(caller):
             context = None if caller.mark is None else caller.mark.context
             number, headers = self.remember(caller), self.network.headers_of(context)
-            self.push(Call(number, route, packed.body, headers))
+            self.push(Call(number, route, packed.body, headers), caller.pid, caller.to)
 
-    def send_answer(self, number: int, value: object, error: BaseException | None) -> None:
-        """Answer a call of that node."""
+    def send_answer(
+        self, number: int, value: object, error: BaseException | None, to: object = None
+    ) -> None:
+        """Answer a call of that node. ``to`` is the caller, if it is a process."""
         what = "an answer" if error is None else "an error"
         why = "MessageTypeError"
         try:
@@ -250,12 +254,14 @@ class Peer(OpenCalls, Notices):
             op = (_FAILED, number, kind, body, False)
         else:
             op = (_FAILED, number, kind, body)
-        self.session.push(encode_operation(op))
+        self.session.push(encode_operation(op), None, to)
         self._wake_for_call()
 
-    def push(self, op: Operation) -> None:
-        """Queue an operation, and send it soon."""
-        self.session.push(encode_operation(op))
+    def push(
+        self, op: Operation, sender: object = None, to: object = None, route: bytes = b""
+    ) -> None:
+        """Queue an operation, and send it soon. The rest is as in `Session.push`."""
+        self.session.push(encode_operation(op), sender, to, route)
         self.batch.wake()
 
     # -- the session -------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def lost_messages(
 def _routes(
     lost: list[bytes], type_of: Callable[[bytes], type | None]
 ) -> Iterator[tuple[bytes | None, type]]:
-    parts: list[bytes] = []
+    parts: list[memoryview] = []
     for data in lost:
         op = decode_operation(data)
         if isinstance(op, Part):

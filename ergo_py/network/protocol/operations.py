@@ -1,6 +1,6 @@
 """The operations that travel in a session: messages, calls, answers, links and monitors, events."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from ..._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
@@ -34,8 +34,8 @@ __all__ = [
     "decode_operation",
     "decode_route",
     "encode_operation",
+    "encode_part",
     "encode_route",
-    "parts_of",
     "place_of",
     "read_operation",
     "receiver_of",
@@ -217,14 +217,17 @@ class Counts(msgspec.Struct, array_like=True, tag=13, frozen=True):
 
 
 class Part(msgspec.Struct, array_like=True, tag=15, frozen=True):
-    """A part of an operation that is longer than the carrier takes. The parts follow each other."""
+    """A part of a long operation. The parts follow each other; other operations, but no parts of
+    another one, may come between them.
+    """
 
     number: int
     """Counts the parts of the operation, from 0."""
     is_last: bool
     route: bytes
     """The route of a message, so that a message whose end is lost becomes a dead letter."""
-    data: bytes
+    data: memoryview
+    """A view, also of a part that is decoded: a copy would take as long as all other work on it."""
 
 
 Operation = (
@@ -267,7 +270,9 @@ class Failure:
 
 encode_operation: Final = msgspec.msgpack.Encoder().encode
 encode_route: Final = msgspec.msgpack.Encoder().encode
-read_operation: Final[Callable[[bytes], Operation]] = msgspec.msgpack.Decoder(Operation).decode
+read_operation: Final[Callable[[bytes | bytearray], Operation]] = msgspec.msgpack.Decoder(
+    Operation
+).decode
 """The operation with these bytes. Raises one of `NOT_AN_OPERATION`."""
 NOT_AN_OPERATION: Final = (msgspec.MsgspecError, RecursionError)
 _route_decoder: Final = msgspec.msgpack.Decoder(Route)
@@ -285,13 +290,9 @@ def decode_operation(data: bytes) -> Operation:
         raise ValueError(f"not an operation of this protocol: {error}") from None
 
 
-def parts_of(data: bytes, longest: int) -> Iterator[bytes]:
-    """An encoded operation, cut into encoded parts with at most ``longest`` bytes of it each."""
-    op = decode_operation(data)
-    route = op.route if isinstance(op, Send | ConfirmedSend) else b""
-    for number, start in enumerate(range(0, len(data), longest)):
-        end = start + longest
-        yield encode_operation(Part(number, end >= len(data), route, data[start:end]))
+def encode_part(number: int, is_last: bool, route: bytes, data: memoryview) -> bytes:
+    """A part, encoded."""
+    return encode_operation(Part(number, is_last, route, data))
 
 
 def decode_route(data: bytes) -> Route:

@@ -11,11 +11,17 @@ from math import inf
 from operator import length_hint
 from typing import Final
 
+from .long_operations import LongOperations
+
 __all__ = ["FRAME", "Deadlines", "Receiving", "Sending"]
 
 FRAME: Final = 16 * 1024
 """Bytes of operations after which a frame is full, so that the receiver carries out a frame within
 a time slice. A single operation may be longer.
+"""
+_OVERTAKERS: Final = 8
+"""Frames of short operations that may overtake a part of a long one, if the window has little
+room.
 """
 
 
@@ -23,15 +29,22 @@ class Sending:
     """The operations to the peer: those that wait, and those that it has not acknowledged."""
 
     __slots__ = (
-        *("acknowledged", "peer_inflates", "peer_window", "queue", "queued_bytes", "resent_at"),
-        *("resent_from", "sent", "unacknowledged", "unacknowledged_bytes"),
+        *("_overtakers", "_taken", "acknowledged", "long", "peer_inflates", "peer_window", "queue"),
+        *("queued_bytes", "resent_at", "resent_from", "sent", "unacknowledged"),
+        "unacknowledged_bytes",
     )
 
     def __init__(self) -> None:
         self.queue: deque[bytes] = deque()
-        """Operations that wait to be sent."""
+        """Short operations that wait to be sent."""
+        self.long = LongOperations()
+        """Long operations that wait to be sent, and those behind them."""
+        self._taken = 0
+        """Short operations that were taken from the queue so far."""
+        self._overtakers = 0
+        """Frames of the queue since the last frame of long operations."""
         self.queued_bytes = 0
-        """Their bytes."""
+        """Bytes of all operations that wait to be sent."""
         self.unacknowledged: deque[bytes] = deque()
         """Operations that were sent, and that the peer has not acknowledged."""
         self.unacknowledged_bytes = 0
@@ -75,14 +88,62 @@ class Sending:
         """The operations that wait, of ``size`` bytes, which are sent now."""
         everything = list(self.queue)
         self.queue.clear()
+        self._taken += len(everything)
         self.unacknowledged.extend(everything)
         self.queued_bytes = 0
         self.unacknowledged_bytes += size
         self.sent += len(everything)
         return everything
 
+    @property
+    def count(self) -> int:
+        """How many operations wait to be sent."""
+        return len(self.queue) + self.long.count
+
+    def put_behind(self, op: bytes, sender: object, to: object, route: bytes, piece: int) -> None:
+        """Queue a long operation, in parts of ``piece`` bytes; or a short one (``piece`` is 0)
+        while long ones wait: behind them if it must not overtake them.
+        """
+        self.queued_bytes += len(op)
+        if not piece and self.long.may_be_overtaken(sender, to):
+            self.queue.append(op)
+        else:
+            self.long.add(op, self._taken + len(self.queue), sender, to, route, piece)
+
     def take_frame(self) -> list[bytes]:
-        """The operations for a frame, which are sent now; none if the window has no room."""
+        """The operations for a frame, which are sent now; none if the window has no room. Frames of
+        short and of long operations take turns.
+        """
+        size = self.long.next_size(self._taken) if self._overtakers or not self.queue else 0
+        if size:
+            # Half of the window is left to short operations, until several frames of them went.
+            insists = self._overtakers >= _OVERTAKERS or not self.peer_window // 2
+            room = self.peer_window if insists else self.peer_window // 2
+            room -= self.unacknowledged_bytes
+            if not self.unacknowledged or size <= room:
+                return self._take_long(size, min(FRAME, room))
+            if insists:
+                return []
+        return self._take_short() if self.queue else []
+
+    def _take_long(self, size: int, room: int) -> list[bytes]:
+        """The next operation, or part, of ``size`` bytes, and further ones that ``room`` is left
+        for.
+        """
+        ops: list[bytes] = []
+        total = 0
+        while size and (not ops or total + size <= room):
+            ops.append(self.long.take())
+            total += size
+            size = self.long.next_size(self._taken)
+        self._overtakers = 0
+        self.unacknowledged.extend(ops)
+        self.queued_bytes -= total
+        self.unacknowledged_bytes += sum(map(len, ops))
+        self.sent += len(ops)
+        return ops
+
+    def _take_short(self) -> list[bytes]:
         queue, waiting = self.queue, self.unacknowledged
         room = min(FRAME, self.peer_window - self.unacknowledged_bytes)
         count = size = 0
@@ -99,6 +160,8 @@ class Sending:
                 return []
             count = 1
         ops = [queue.popleft() for _ in range(count)]
+        self._taken += count
+        self._overtakers += 1
         waiting.extend(ops)
         self.queued_bytes -= size
         self.unacknowledged_bytes += size
@@ -136,7 +199,7 @@ class Sending:
 
     def give_up(self) -> list[bytes]:
         """Forget all operations: the session has ended. Returns them."""
-        lost = [*self.unacknowledged, *self.queue]
+        lost = [*self.unacknowledged, *self.queue, *self.long.give_up()]
         self.unacknowledged.clear()
         self.queue.clear()
         self.queued_bytes = self.unacknowledged_bytes = 0

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from ..traffic.totals import Totals
 from .compression import deflated, inflated
 from .frames import VERSION, Ack, Bye, Data, Deflated, Frame, Hello
-from .operations import parts_of
+from .long_operations import LONG, PIECE
 from .records import FRAME, Deadlines, Receiving, Sending
 
 __all__ = ["PART_HEAD", "Owner", "Session", "State", "Timing"]
@@ -98,8 +98,10 @@ class Session:
         """Tells the time."""
         self._fresh = fresh
         """Chooses a number for a new session."""
-        self._longest = longest
-        """Most bytes of an operation. Longer ones are sent in parts."""
+        self._short = min(LONG, longest)
+        """Most bytes of an operation that travels whole. Longer ones are sent in parts."""
+        self._piece = min(PIECE, longest - PART_HEAD)
+        """Most bytes of an operation in a part."""
         self.state = State.IDLE
         """Whether there is a session, or an attempt to begin one."""
         self.is_due_earlier = False
@@ -161,7 +163,7 @@ class Session:
     @property
     def queued(self) -> int:
         """Operations that wait to be sent."""
-        return len(self.sending.queue)
+        return self.sending.count
 
     @property
     def queued_bytes(self) -> int:
@@ -173,18 +175,22 @@ class Session:
         """How many bytes the peer may send before they are acknowledged."""
         return self._receiving.window
 
-    def push(self, op: bytes) -> None:
+    def push(self, op: bytes, sender: object = None, to: object = None, route: bytes = b"") -> None:
         """Queue an operation. It goes out with the next :meth:`flush`. Without a session, this
         invites the peer.
+
+        An operation with a receiver ``to`` may overtake long operations to other receivers, and
+        those of other senders. A ``sender`` of None may be any. The ``route`` of a message travels
+        with each of its parts.
         """
         length, sending = len(op), self.sending
-        if length > self._longest:
-            for part in parts_of(op, self._longest - PART_HEAD):
-                self.push(part)
-            return
-        sending.queue.append(op)
-        # hot path: the bytes of Sending.queue, for each operation
-        sending.queued_bytes += length
+        if length > self._short or sending.long.count:
+            piece = self._piece if length > self._short else 0
+            sending.put_behind(op, sender, to, route, piece)
+        else:
+            sending.queue.append(op)
+            # hot path: the bytes of Sending.queue, for each operation
+            sending.queued_bytes += length
         if self.state is not State.UP:
             self.connect()
 
@@ -205,7 +211,12 @@ class Session:
             return
         sending = self.sending
         queue, size = sending.queue, sending.queued_bytes
-        if queue and size <= FRAME and sending.unacknowledged_bytes + size <= sending.peer_window:
+        if (
+            queue
+            and size <= FRAME
+            and sending.unacknowledged_bytes + size <= sending.peer_window
+            and not sending.long.count
+        ):
             # Mostly everything goes in a single frame. Inlined _send_data().
             first, receiving, deadlines = sending.sent, self._receiving, self._deadlines
             everything = sending.take_all(size)
@@ -217,7 +228,7 @@ class Session:
             most = sending.peer_inflates
             self._owner.transmit(deflated(frame, most) if most else frame)
             return
-        while queue:
+        while queue or sending.long.count:
             first = sending.sent
             ops = sending.take_frame()
             if not ops:
@@ -292,7 +303,7 @@ class Session:
             is_ours = self.state is State.UP and mine == self._mine and yours == self._yours
             if is_ours or self._belongs(yours, mine):
                 self._receive_data(frame)
-                if self.sending.queue:
+                if self.sending.queued_bytes:
                     self.flush()  # an acknowledgement makes room in the window
             return
         match frame:
@@ -472,7 +483,7 @@ class Session:
             totals.remember_end(
                 self._mine, self._yours, receiving.received, sending.acknowledged, sending.sent
             )
-        totals.count_lost(len(sending.unacknowledged), len(sending.queue))
+        totals.count_lost(len(sending.unacknowledged), sending.count)
         for pair in [pair for pair in self._offers if pair[0] == self._mine]:
             del self._offers[pair]
         self._reset()

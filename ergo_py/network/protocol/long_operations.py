@@ -1,0 +1,134 @@
+"""`LongOperations`: operations that travel in parts, and those that must not overtake them.
+
+A long operation would hold up all operations behind it for as long as it travels. So messages,
+calls and answers of other processes may overtake it, between two of its parts. An operation waits
+here behind it if it could change an order that a receiver sees.
+"""
+
+from collections import deque
+from typing import Final
+
+from ..._core.vocabulary.ids import PID
+from .operations import encode_part
+
+__all__ = ["LONG", "PIECE", "LongOperations"]
+
+PIECE: Final = 256 * 1024
+"""Most bytes of an operation in a part. Measured with messages of 16 MiB: they take less processor
+time than as a whole, and a fifth more in parts of 64 KiB; calls beside them take as long with both.
+"""
+LONG: Final = 5 * PIECE
+"""Operations with more bytes travel in parts. A megabyte travels whole: in parts, it would take a
+third more processor time, and other operations wait for it for a millisecond.
+"""
+
+
+class _Waiting:
+    """An operation that waits, and how much of it is taken."""
+
+    __slots__ = ("after", "begin", "number", "op", "piece", "route", "sender", "to")
+
+    def __init__(
+        self, op: bytes, after: int, sender: object, to: object, route: bytes, piece: int
+    ) -> None:
+        self.op = memoryview(op)
+        self.after = after
+        """The operation must not go before so many short operations went."""
+        self.sender = sender
+        self.to = to
+        self.route = route
+        self.piece = piece
+        """Bytes of a part; 0 if the operation travels whole."""
+        self.begin = self.number = 0
+
+    @property
+    def count(self) -> int:
+        """How many operations the peer gets of it."""
+        return -(-len(self.op) // self.piece) if self.piece else 1
+
+
+class LongOperations:
+    """Long operations, and those behind them, in their order."""
+
+    __slots__ = ("_fences", "_receivers", "_waiting", "count")
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Waiting] = deque()
+        self._receivers: dict[object, dict[object, int]] = {}
+        """How many operations wait, by sender and receiver; the sender None stands for an unknown
+        one.
+        """
+        self._fences = 0
+        """How many operations wait that nothing may overtake."""
+        self.count = 0
+        """How many operations, or parts, wait."""
+
+    def add(
+        self, op: bytes, after: int, sender: object, to: object, route: bytes, piece: int
+    ) -> None:
+        """Put an operation behind all others here. ``after`` short operations have to go before it;
+        ``piece`` is 0 if it is short itself. Without a receiver ``to``, nothing overtakes it.
+        """
+        waiting = _Waiting(op, after, sender, to, route, piece)
+        self._waiting.append(waiting)
+        self.count += waiting.count
+        if to is None:
+            self._fences += 1
+        else:
+            receivers = self._receivers.setdefault(sender, {})
+            receivers[to] = receivers.get(to, 0) + 1
+
+    def may_be_overtaken(self, sender: object, to: object) -> bool:
+        """Whether an operation may go before all that wait here: there is none of the same sender
+        to the same receiver. Only different PIDs surely are different receivers: a name may be
+        that of any process.
+        """
+        if self._fences or to is None:
+            return False
+        tables = self._receivers
+        own = tables.values() if sender is None else (tables.get(sender), tables.get(None))
+        return all(
+            type(to) is PID and to not in receivers and all(type(each) is PID for each in receivers)
+            for receivers in own
+            if receivers
+        )
+
+    def next_size(self, taken: int) -> int:
+        """The bytes that go next; 0 if other operations have to go first: ``taken`` short
+        operations went so far.
+        """
+        if not self._waiting or self._waiting[0].after > taken:
+            return 0
+        first = self._waiting[0]
+        left = len(first.op) - first.begin
+        return min(left, first.piece) if first.piece else left
+
+    def take(self) -> bytes:
+        """The next operation, or the next part of it."""
+        first = self._waiting[0]
+        self.count -= 1
+        if not first.piece:
+            self._forget(self._waiting.popleft())
+            return bytes(first.op)
+        end = first.begin + first.piece
+        is_last = end >= len(first.op)
+        part = encode_part(first.number, is_last, first.route, first.op[first.begin : end])
+        first.begin, first.number = end, first.number + 1
+        if is_last:
+            self._forget(self._waiting.popleft())
+        return part
+
+    def _forget(self, waiting: _Waiting) -> None:
+        if waiting.to is None:
+            self._fences -= 1
+            return
+        receivers = self._receivers[waiting.sender]
+        receivers[waiting.to] -= 1
+        if not receivers[waiting.to]:
+            del receivers[waiting.to]
+        if not receivers:
+            del self._receivers[waiting.sender]
+
+    def give_up(self) -> list[bytes]:
+        """Forget all operations. Returns them, in parts."""
+        return [self.take() for _ in range(self.count)]
