@@ -103,8 +103,7 @@ class AMQP(Broker[pika.BlockingConnection]):
 
     def ack(self, items: list[Item]) -> None:
         """Acknowledge items, and wait until the broker has read that."""
-        for item in self.of_this_opening(items):
-            _, channel, tag = item.receipt
+        for channel, tag in self.of_this_opening(items):
             channel.basic_ack(tag)
         if self._consumer is not None:
             # An acknowledgement has no answer. This has one, which comes after it.
@@ -112,8 +111,7 @@ class AMQP(Broker[pika.BlockingConnection]):
 
     def fail(self, items: list[Item], error: Exception) -> None:
         """Give items back to the queue."""
-        for item in self.of_this_opening(items):
-            _, channel, tag = item.receipt
+        for channel, tag in self.of_this_opening(items):
             channel.basic_nack(tag, requeue=True)
 
     def handle_batch(self, items: list[Item]) -> None:

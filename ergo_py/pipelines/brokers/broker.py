@@ -1,7 +1,7 @@
 """`Broker`: the common part of the brokers, each of which is a source and a sink."""
 
 from collections import deque
-from typing import Generic, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 from ..item import Item
 from ..source import Source
@@ -43,8 +43,8 @@ class Broker(Source, Sink, Generic[L]):
 
     ``link`` is the connection; ``found`` has items that the library has delivered and that
     ``take`` has not returned. A broker whose receipts end with their connection makes items with
-    ``receipt``, and acknowledges items of ``of_this_opening``. A broker whose receipts last notes
-    in ``held`` the items between ``take`` and ``ack``, not to take them again after a reconnection.
+    ``receipt``, and acknowledges those of ``of_this_opening``. A broker whose receipts last notes
+    them in ``held``, from ``take`` to ``ack``, not to take the items again after a reconnection.
     """
 
     _link: L | None = None
@@ -53,7 +53,7 @@ class Broker(Source, Sink, Generic[L]):
     def __init__(self, *, batch: int = 500, within: float = 0.0) -> None:
         super().__init__(batch=batch, within=within)
         self.found: deque[Item] = deque()
-        self.held: dict[int, str] = {}
+        self.held: dict[Any, str] = {}
 
     def connect(self) -> L:
         """Connect to the broker."""
@@ -75,6 +75,7 @@ class Broker(Source, Sink, Generic[L]):
         if not self._opening:
             # A new one for each copy of the object.
             self.held = {}
+        self.forget([*self.found])
         self.found = deque()
         self._opening += 1
         self._link = self.connect()
@@ -89,13 +90,22 @@ class Broker(Source, Sink, Generic[L]):
         """Return items that were found, at most ``most``."""
         return [self.found.popleft() for _ in range(min(most, len(self.found)))]
 
+    def fail(self, items: list[Item], error: Exception) -> None:
+        """Leave the items to the broker, and hold them no longer."""
+        self.forget(items)
+
+    def forget(self, items: list[Item]) -> None:
+        """Hold items no longer."""
+        for item in items:
+            self.held.pop(item.receipt, None)
+
     def receipt(self, *parts: object) -> tuple[object, ...]:
         """A receipt that is good for this opening only: the number of the opening and the parts."""
         return (self._opening, *parts)
 
-    def of_this_opening(self, items: list[Item]) -> list[Item]:
-        """The items of this opening. The broker delivers the others again."""
-        return [item for item in items if item.receipt[0] == self._opening]
+    def of_this_opening(self, items: list[Item]) -> list[tuple[Any, ...]]:
+        """The parts of the receipts of this opening. The broker delivers the other items again."""
+        return [item.receipt[1:] for item in items if item.receipt[0] == self._opening]
 
     def error_of(self, item: Item) -> str | None:
         """The text of the error for which the item was given up."""

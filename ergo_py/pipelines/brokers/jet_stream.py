@@ -150,10 +150,7 @@ class JetStream(Broker[_Link]):
         """Return the items that the server has."""
         if not self.found:
             self.link.run(self._pull(most, no_wait=True))
-        items = self.take_found(most)
-        self.held.update(item.receipt for item in items)
-        self._highest = max(self._highest, *(item.receipt[0] for item in items), 0)
-        return items
+        return self.take_found(most)
 
     def wait(self, seconds: float) -> None:
         """Wait for an item."""
@@ -165,17 +162,15 @@ class JetStream(Broker[_Link]):
         await self._hold()
         consumer = f"{self._stream}.{self._consumer}"
         for message in await self.link.pull(consumer, self._inbox, most, **terms):
-            facts = message.metadata
-            number = facts.sequence.stream
-            if number in self.held:
-                self.held[number] = message.reply
-                continue
-            subject = message.subject if {*"*>"} & {*self._subject} else None
-            key = (message.headers or {}).get("key", subject)
-            receipt = number, message.reply
-            # A killed server may have forgotten that it has delivered the item.
-            again = facts.num_delivered > 1 or number <= self._highest
-            self.found.append(Item(message.data, key, receipt, again))
+            number = message.metadata.sequence.stream
+            if number not in self.held:
+                subject = message.subject if {*"*>"} & {*self._subject} else None
+                key = (message.headers or {}).get("key", subject)
+                # A killed server may have forgotten that it has delivered the item.
+                again = message.metadata.num_delivered > 1 or number <= self._highest
+                self.found.append(Item(message.data, key, number, again))
+            self.held[number] = message.reply
+            self._highest = max(self._highest, number)
 
     async def _begin_to_take(self) -> None:
         context = self.link.context
@@ -214,10 +209,10 @@ class JetStream(Broker[_Link]):
 
     def ack(self, items: list[Item]) -> None:
         """Acknowledge items, and wait until the server has noted that."""
-        places = [self.held[item.receipt[0]] for item in items if item.receipt[0] in self.held]
+        places = [self.held[item.receipt] for item in items if item.receipt in self.held]
         if places:
             self.link.run(self._ack(places))
-            self._forget(items)
+            self.forget(items)
 
     async def _ack(self, places: list[str]) -> None:
         # The server handles the acknowledgements of a consumer in their order: its answer to the
@@ -225,14 +220,6 @@ class JetStream(Broker[_Link]):
         for place in places[:-1]:
             await self.link.client.publish(place, b"+ACK")
         await self.link.client.request(places[-1], b"+ACK", timeout=_ANSWER)
-
-    def fail(self, items: list[Item], error: Exception) -> None:
-        """Hold the items no longer: the server delivers them again."""
-        self._forget(items)
-
-    def _forget(self, items: list[Item]) -> None:
-        for item in items:
-            self.held.pop(item.receipt[0], None)
 
     def handle_batch(self, items: list[Item]) -> None:
         """Publish items, and wait until the server has stored all of them."""

@@ -122,8 +122,7 @@ class Kafka(Broker[_Link]):
         for message in self._consumer.consume(most - len(items), 0.0) if len(items) < most else ():
             items.append(self._item(message))
         touched: dict[int, _Progress] = {}
-        for item in items:
-            _, partition, offset = item.receipt
+        for partition, offset in self.of_this_opening(items):
             touched[partition] = progress = self._partitions[partition]
             progress.open.add(offset)
             progress.next = offset + 1
@@ -165,8 +164,7 @@ class Kafka(Broker[_Link]):
     def ack(self, items: list[Item]) -> None:
         """Commit the offset before the first item that is not acknowledged."""
         touched: dict[int, _Progress] = {}
-        for item in self.of_this_opening(items):
-            _, partition, offset = item.receipt
+        for partition, offset in self.of_this_opening(items):
             progress = self._partitions.get(partition)
             if progress is not None and offset in progress.open:
                 progress.open.discard(offset)

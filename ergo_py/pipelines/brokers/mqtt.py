@@ -161,8 +161,7 @@ class MQTT(Broker[_Link]):
     def ack(self, items: list[Item]) -> None:
         """Acknowledge items, and wait until the broker has read that."""
         current = self.of_this_opening(items)
-        for item in current:
-            _, mid, qos = item.receipt
+        for mid, qos in current:
             self.link.check(self.link.client.ack(mid, qos))
         if current:
             # An acknowledgement has no answer, and a new connection of the session would overtake

@@ -60,10 +60,6 @@ class RedisStream(Broker[redis.Redis]):
         check_number("claim_after", claim_after, least=0.0)
         self._url, self._stream, self._group, self._consumer = url, stream, group, consumer
         self._idle, self._keep = int(claim_after * 1000), keep
-        self._next = b"0"
-        """Where to read: behind this id in the list of the unacknowledged, and ``>`` for new."""
-        self._open: frozenset[bytes] = frozenset()
-        """The ids that this object has taken: not to take them again after a reconnection."""
 
     def connect(self) -> redis.Redis:
         """Make a client, which connects at its first command."""
@@ -73,6 +69,7 @@ class RedisStream(Broker[redis.Redis]):
         """Connect, and make the group."""
         super().open()
         self._next = b"0"
+        """Where to read: behind this id in the list of the unacknowledged, and ``>`` for new."""
         try:
             self.link.xgroup_create(self._stream, self._group, id="0", mkstream=True)
         except redis.ResponseError as error:
@@ -95,7 +92,7 @@ class RedisStream(Broker[redis.Redis]):
                 self._stream, self._group, self._consumer, self._idle, count=most
             )
             items = self._items(cast(list[Entries], claim)[1], again=True)
-        self._open |= {item.receipt for item in items}
+        self.held.update((item.receipt, "") for item in items)
         return items
 
     def wait(self, seconds: float) -> None:
@@ -106,13 +103,8 @@ class RedisStream(Broker[redis.Redis]):
 
     def ack(self, items: list[Item]) -> None:
         """Acknowledge items."""
-        ids = [item.receipt for item in items]
-        self.link.xack(self._stream, self._group, *ids)
-        self._open -= {*ids}
-
-    def fail(self, items: list[Item], error: Exception) -> None:
-        """Leave the items unacknowledged: the next opening takes them again."""
-        self._open -= {item.receipt for item in items}
+        self.link.xack(self._stream, self._group, *(item.receipt for item in items))
+        self.forget(items)
 
     def handle_batch(self, items: list[Item]) -> None:
         """Add items, in a transaction."""
@@ -133,7 +125,7 @@ class RedisStream(Broker[redis.Redis]):
         return [
             Item(fields[b"body"], fields.get(b"key"), number, again)
             for number, fields in entries
-            if fields is not None and number not in self._open
+            if fields is not None and number not in self.held
         ]
 
 

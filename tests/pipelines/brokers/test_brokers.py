@@ -12,6 +12,7 @@ from threading import Thread
 
 import pytest
 
+from ergo_py.pipelines import Item, Source
 from ergo_py.testing.bridges import SOURCE_RULES
 from ergo_py.testing.bridges.sources import SourceRule
 from tests.pipelines.brokers.servers import BROKERS, BrokerServer, Rig, missing, started
@@ -57,6 +58,40 @@ def test_the_broker_has_an_acknowledgement_when_ack_returns(
         else:
             source.wait(0.05)
     source.close()
+
+
+def test_a_mosquitto_that_is_killed_between_two_saves_forgets_the_last_items() -> None:
+    """It loses the items since the last save, and takes their acknowledgements back: the
+    documented reason to set ``autosave_interval``.
+    """
+    if reason := missing("mosquitto"):
+        pytest.skip(reason)
+    with started("mosquitto") as server:
+        rig = Rig(server, "saves")
+        rig.put([b"a", b"b"])
+        assert rig.left() == 2  # it saves whenever it is counted
+        source = rig.source()
+        source.open()
+        items = taken(source, 2)
+        source.ack(items[:1])
+        rig.put([b"c"])
+        server.stop(signal.SIGKILL)
+        source.close()
+        server.start()
+        source.open()
+
+        assert [item.body for item in taken(source, 2)] == [b"a", b"b"]
+        assert rig.left() == 2
+        source.close()
+
+
+def taken(source: Source, count: int) -> list[Item]:
+    items: list[Item] = []
+    while len(items) < count:
+        items += source.take(count - len(items))
+        if len(items) < count:
+            source.wait(0.05)
+    return items
 
 
 PROGRAM = """

@@ -86,7 +86,21 @@ def test_a_receipt_ends_with_its_opening() -> None:
     broker.open()
     new = Item(b"", receipt=broker.receipt(1))
 
-    assert broker.of_this_opening([old, new]) == [new]
+    assert broker.of_this_opening([old, new]) == [(1,)]
+
+
+def test_an_item_that_was_found_and_not_taken_is_not_held_after_a_reconnection() -> None:
+    broker = FakeBroker()
+    broker.open()
+    taken, found = Item(b"", receipt=1), Item(b"", receipt=2)
+    broker.held = {1: "", 2: ""}
+    broker.found.append(found)
+    broker.close()
+    broker.open()
+
+    assert broker.held == {1: ""}
+    broker.fail([taken], ValueError())
+    assert broker.held == {}
 
 
 def test_labels_have_the_key_and_the_error_as_text_or_bytes() -> None:
