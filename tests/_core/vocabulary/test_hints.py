@@ -118,6 +118,11 @@ class Forgets(Base):
         self.count = 0
 
 
+class Deep(Forgets):
+    def __init__(self) -> None:
+        self.size = 0
+
+
 class Remembers(Base):
     def __init__(self) -> None:
         super().__init__()
@@ -132,6 +137,12 @@ class Remembers(Base):
             "total",
             "hint: Base.__init__ sets `self.total`, and has not run: write `super().__init__(…)` "
             "in Forgets.__init__",
+        ),
+        (
+            Deep,
+            "total",
+            "hint: Base.__init__ sets `self.total`, and has not run: write `super().__init__(…)` "
+            "in Deep.__init__",
         ),
         (Forgets, "other", None),
         (Remembers, "total", None),
