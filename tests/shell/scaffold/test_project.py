@@ -188,6 +188,16 @@ def test_the_tools_of_a_new_project_have_the_versions_of_this_project(folder: Pa
     assert theirs["project"]["dependencies"][1] in ours["project"]["dependencies"]
 
 
+def test_each_installation_of_a_new_project_finds_the_wheel_of_ergo_py(folder: Path) -> None:
+    paths = ["Makefile", "Dockerfile", f"deploy/{LONGEST.project}.service"]
+    lines = {path: (folder / path).read_text(encoding="utf-8").splitlines() for path in paths}
+
+    installs = [(path, line) for path in paths for line in lines[path] if "pip install" in line]
+
+    assert [path for path, _ in installs] == paths
+    assert [line for _, line in installs if " --find-links wheels " not in line] == []
+
+
 def test_the_service_unit_of_a_new_project_starts_its_command(folder: Path) -> None:
     unit = ConfigParser(strict=False, interpolation=None)
     unit.read_string((folder / "deploy" / f"{LONGEST.project}.service").read_text(encoding="utf-8"))
