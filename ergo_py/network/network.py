@@ -222,8 +222,13 @@ class Network:
         self._connection(target.node).watches.add(target, watcher)
 
     def unwatch(self, target: Any) -> None:
-        """End the watch of a target on another node."""
-        self._connection(target.node).watches.remove(target)
+        """End the watch of a target on another node. Never raises, also if the node is forgotten,
+        as that of a lost event whose subscribers follow it: a process ends meanwhile, and its end
+        must not fail.
+        """
+        connection = self.connections.get(target.node)
+        if connection is not None:
+            connection.watches.remove(target)
 
     def tell(self, watcher: PID, target: object, reason: Reason) -> None:
         """Tell another node that a process it watches here has ended. Never raises: the process

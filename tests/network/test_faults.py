@@ -21,7 +21,7 @@ from ergo_py import (
 from ergo_py.network import NetworkError
 from ergo_py.network.protocol.frames import Hello, encode_frame
 from tests.actors import Puppet, Recorder, Witness
-from tests.network.pairs import Add, Echo, Total, make_network, two_nodes
+from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes
 from tests.network.test_nodes import Counter, Talker
 from tests.support import kernel_of, running_node
 
@@ -180,6 +180,24 @@ async def test_a_node_knows_a_limited_number_of_other_nodes(
             for number in range(150):
                 a.send(Name("x", f"m{number}@test"), 1)
         network.thaw("a@test")
+
+
+async def test_the_end_of_a_watch_meets_no_limit_and_opens_no_connection(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = make_network("memory")
+    async with running_node("a@test", network=network, limit=1000) as a:
+        follower = await a.spawn(Puppet)
+        lost = EventName("prices", "lost@test")
+        await a.call(follower, lambda me: me.subscribe(lost, follow=True))
+        await trio.sleep(1.0)  # the attempt fails
+        monkeypatch.setattr("ergo_py.network.network._IDLE", 0)
+        assert a.send(Name("x", "other@test"), 1)  # forgets the first node
+        monkeypatch.setattr("ergo_py.network.network._NODES", 1)
+
+        await a.call(follower, lambda me: me.unsubscribe(lost))
+
+        assert list(network_of(a).connections) == ["other@test"]
 
 
 async def test_local_messages_are_never_encoded(autojump_clock: Any) -> None:
