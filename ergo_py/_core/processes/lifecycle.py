@@ -172,6 +172,10 @@ class Lifecycle(Addressee):
             if len(history) > HISTORY:
                 del history[: HISTORY // 2]
 
+    def begin_wait_for_init(self, child: object) -> None:
+        """Record that a callback waits for the ``init`` of a process that belongs to the node."""
+        self.waiting = child
+
     def begin_wait_beside(self, caller: Caller) -> None:
         """Record that a callback waits, at the end of a nursery, for a task that waits in a
         call.

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 import trio
-from trio.lowlevel import Task
+from trio.lowlevel import Task, current_task
 
 from ..kernel import Kernel
 from ..messaging.observer import Spawned
@@ -82,6 +82,7 @@ async def spawn_process(
     on_loop = options.dispatcher is LOOP or options.dispatcher == LOOP
     process = (Process if on_loop else DispatchedProcess)(kernel, callbacks, options, parent)
     parent_waits = _register(process, parent, slot)
+    spawner = None if on_loop or parent is not None else _note_spawner(process)
     try:
         context.run(process.make_behaviour, factory, args)
         if "init" in process.callbacks.asynchronous:
@@ -100,6 +101,8 @@ async def spawn_process(
     finally:
         if parent is not None and parent_waits:
             parent.waiting = None  # hot path: Lifecycle.waiting
+        if spawner is not None:
+            spawner.end_wait()
     _introduce(process, parent, slot)
     start_soon: Any = kernel.nursery.start_soon
     context.run(start_soon, run if on_loop else run_guarded, process, name=callbacks.behaviour)
@@ -108,6 +111,18 @@ async def spawn_process(
     if slot is None and may_pause and kernel.router.pause_is_due():
         await kernel.router.turn()
     return process
+
+
+def _note_spawner(process: Process) -> Process | None:
+    """Note that the callback which spawns a process through its node waits for the ``init``: the
+    ``init`` may need its thread. Returns the process of that callback, if there is one.
+    """
+    task = current_task()
+    spawner = caller_in(task)
+    if spawner is None or spawner.callback_task is not task:
+        return None
+    spawner.begin_wait_for_init(process)
+    return spawner
 
 
 def _introduce(process: Process, parent: Process | None, slot: ChildSlot | None) -> None:
@@ -306,6 +321,10 @@ def caller_in(task: Task) -> Process | None:
     process: Process = coroutine.cr_frame.f_locals["process"]
     # While a process waits for the init of its child, the running code belongs to the child.
     waits_for = process.waiting
-    if waits_for is not None and not isinstance(waits_for, Caller) and waits_for.parent is process:
+    if (
+        waits_for is not None
+        and not isinstance(waits_for, Caller)
+        and (waits_for.parent is process or (waits_for.parent is None and waits_for.state is INIT))
+    ):
         return None
     return process if process.state in CALLS_ALLOWED else None

@@ -172,6 +172,27 @@ async def test_a_callback_of_a_pod_may_spawn_into_the_pod() -> None:
         assert await node.call(one, ask(child)) == log[0][1]
 
 
+async def test_a_callback_of_a_pod_may_spawn_into_the_pod_through_its_node() -> None:
+    rings: list[Any] = []
+
+    class Asking(Doer):
+        def init(self) -> None:
+            with pytest.raises(DeadlockError) as caught:
+                self.wait_for(self.call(one, "all", timeout=10))
+            rings.append(caught.value.ring)
+
+    async with running_node() as node:
+        (one,) = await spawned(node, 1)
+        log: list[Any] = []
+
+        child = await node.call(one, lambda me: me.node.spawn(Doer, log, dispatcher=POD))
+        asking = await node.call(one, lambda me: me.node.spawn(Asking, dispatcher=POD))
+
+        assert log == [("init", await node.call(one, ask()))]
+        assert await node.call(one, ask(child)) == log[0][1]
+        assert rings == [(asking, one, asking)]
+
+
 async def test_the_crash_of_a_callee_in_the_pod_is_told_and_the_callee_restarts() -> None:
     def fail(_me: Any) -> None:
         raise Failed("the callee")
