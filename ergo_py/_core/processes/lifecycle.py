@@ -172,7 +172,7 @@ class Lifecycle(Addressee):
             if len(history) > HISTORY:
                 del history[: HISTORY // 2]
 
-    def begin_wait_for_init(self, child: object) -> None:
+    def begin_wait_for_init(self, child: "Process") -> None:
         """Record that a callback waits for the ``init`` of a process that belongs to the node."""
         self.waiting = child
 

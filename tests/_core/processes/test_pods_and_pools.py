@@ -206,7 +206,7 @@ async def test_a_missing_cpu_is_reported_and_another_cpu_is_used() -> None:
         (lambda: Threads("p", 0), "from 1 up"),
         (
             lambda: ChildSpec("a", Doer, dispatcher="pinned"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-            r"LOOP, Threads\(\), Threads\(cpu=…\) or Threads\(name, size\)",
+            r"LOOP, Threads\(\), Threads\(cpu=…\), Threads\(name, size\) or Threads.MAIN",
         ),
     ],
 )
