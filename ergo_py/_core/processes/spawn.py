@@ -81,8 +81,7 @@ async def spawn_process(
     # Nearly always the same object; a caller may also give a `Loop()`.
     on_loop = options.dispatcher is LOOP or options.dispatcher == LOOP
     process = (Process if on_loop else DispatchedProcess)(kernel, callbacks, options, parent)
-    parent_waits = _register(process, parent, slot)
-    spawner = None if on_loop or parent is not None else _note_spawner(process)
+    waiting = parent if _register(process, parent, slot) else _note_spawner(process)
     try:
         context.run(process.make_behaviour, factory, args)
         if "init" in process.callbacks.asynchronous:
@@ -99,10 +98,8 @@ async def spawn_process(
             raise
         raise InitError(callbacks.behaviour, error, process.reason) from error
     finally:
-        if parent is not None and parent_waits:
-            parent.waiting = None  # hot path: Lifecycle.waiting
-        if spawner is not None:
-            spawner.end_wait()
+        if waiting is not None:
+            waiting.waiting = None  # hot path: Lifecycle.waiting
     _introduce(process, parent, slot)
     start_soon: Any = kernel.nursery.start_soon
     context.run(start_soon, run if on_loop else run_guarded, process, name=callbacks.behaviour)
@@ -117,6 +114,8 @@ def _note_spawner(process: Process) -> Process | None:
     """Note that the callback which spawns a process through its node waits for the ``init``: the
     ``init`` may need its thread. Returns the process of that callback, if there is one.
     """
+    if process.parent is not None or not isinstance(process, DispatchedProcess):
+        return None
     task = current_task()
     spawner = caller_in(task)
     if spawner is None or spawner.callback_task is not task:
