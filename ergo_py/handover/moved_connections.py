@@ -140,7 +140,11 @@ class LeavingConnections:
             while (found := departure.collect()) is None:  # noqa: ASYNC110 - as above
                 await trio.sleep(_LOOK)
             unread, unsent = found
-            copy = os.dup(departure.descriptor)
+            try:
+                copy = os.dup(departure.descriptor)
+            except OSError as error:  # no descriptor is left
+                why = text_of(error)
+                return
             line = {
                 "connection": number,
                 "server": listener.socket_name,

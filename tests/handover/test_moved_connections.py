@@ -268,16 +268,26 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "refused": (Visitor, partial(Failing, int, fail), {}, "refused by the next version"),
     "threads": (Visitor, Visitor, {"reader": "thread"}, "reader threads"),
     "owner": (None, Visitor, {}, "no sessions"),
+    "descriptors": (Visitor, Visitor, {}, "no descriptor is left"),
     "busy": (Waiting, Visitor, {}, "busy"),
 }
 
 
+class NoDescriptors:
+    """The operating system when a program has no descriptor left."""
+
+    def dup(self, descriptor: int) -> int:
+        raise OSError("no descriptor is left")
+
+
 @pytest.mark.parametrize("case", CASES)
 async def test_a_connection_that_cannot_move_is_served_by_the_old_program(
-    case: str, place: Path, autojump_clock: Any
+    case: str, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, next_session, options, why = CASES[case]
     go_on, log = trio.Event(), list[Any]()
+    if case == "descriptors":
+        monkeypatch.setattr("ergo_py.handover.moved_connections.os", NoDescriptors())
     if case == "busy":
         session = partial(Waiting, go_on)
     children = door(session, unix=place, **options)
