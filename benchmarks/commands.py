@@ -132,7 +132,8 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
     ),
     "upgrades": Command(
         "connect 100,000 peers while 1,000 upgrades replace their program, and check its counter; "
-        "--upgrades 50 --peers 5000 for fewer",
+        "--upgrades 50 --peers 5000 for fewer; --connections 5000 moves so many open connections "
+        "with an upgrade",
         '"$python" -m benchmarks.upgrades "$@"',
     ),
     "soak-nodes": Command(

@@ -4,17 +4,24 @@ replaces their program again and again.
 Each answer is the next number of a counter whose state moves with each upgrade. So a peer that is
 refused or reset, a lost state and a doubled request are all found: the answers of all peers are
 each number once.
+
+With ``--connections 10000``, so many peers stay connected instead, while a single upgrade moves
+their connections, and some of them ask without a pause: the longest wait for an answer is the pause
+of the move. Each answer counts the questions of its connection, so that a lost or doubled byte is
+found.
 """
 
 import argparse
 import contextlib
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -23,7 +30,7 @@ from time import perf_counter, sleep
 import trio
 
 from ergo_py import PID, Actor, Alias, Caller, ChildSpec, Node, run
-from ergo_py.meta import TCP, TCPServer
+from ergo_py.meta import TCP, Delimiter, TCPServer
 from ergo_py.shell.cli import main as ergo
 
 __all__ = ["main"]
@@ -53,6 +60,24 @@ class Total(Actor):
         self.total = state
 
 
+class Counting(Actor):
+    """Answers a peer that stays with the number of its questions."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        if isinstance(message, TCP.Data):
+            self.asked += 1
+            self.send(message.connection, TCP.Send(b"%d\n" % self.asked))
+
+    def hand_over(self) -> object:
+        return self.asked
+
+    def take_over(self, state: int) -> None:
+        self.asked = state
+
+
 class Session(Actor):
     """Answers a peer with the next number."""
 
@@ -65,20 +90,27 @@ class Session(Actor):
 class Door(Actor):
     """Owns the server."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, session: type[Actor]) -> None:
+        self.port, self.session = port, session
 
     async def init(self) -> None:
         await self.spawn_meta(
             TCPServer(
-                "127.0.0.1", self.port, sock="door", receiver=Session, reader="task", queue=1024
+                "127.0.0.1",
+                self.port,
+                sock="door",
+                receiver=self.session,
+                reader="task",
+                framing=Delimiter(b"\n"),
+                queue=1024,
             )
         )
 
 
 async def _serve(node: Node, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    port = int(sys.argv[-1])
-    await node.supervise([ChildSpec("total", Total), ChildSpec("door", Door, port)])
+    session = Counting if "--moving" in sys.argv else Session
+    door = ChildSpec("door", Door, int(sys.argv[-1]), session)
+    await node.supervise([ChildSpec("total", Total), door])
     task_status.started()
     await trio.sleep_forever()
 
@@ -126,13 +158,94 @@ def _wait_until_up(address: tuple[str, int]) -> None:
                 return
 
 
-def _upgrade() -> tuple[int, int]:
-    """Upgrade once. Returns the status, and the process of the next version."""
+def _upgrade() -> tuple[int, int, int]:
+    """Upgrade once. Returns the status, the process of the next version, and how many connections
+    have moved.
+    """
     with tempfile.TemporaryFile("w+") as out, contextlib.redirect_stdout(out):
         status = ergo(["upgrade", _NAME])
         out.seek(0)
         said = out.read()
-    return status, int(said.partition("process ")[2].partition("\n")[0] or 0)
+    process, moved = (
+        int(said.partition(text)[2].partition("\n")[0] or 0)
+        for text in ("process ", "connections handed over: ")
+    )
+    return status, process, moved
+
+
+# -- peers that stay -------------------------------------------------------------------------------
+
+_ASKING = 100
+"""Peers that ask without a pause."""
+
+
+class _Standing:
+    """Peers that stay connected, each with the number of its questions."""
+
+    def __init__(self) -> None:
+        self.peers: list[tuple[socket.socket, int]] = []
+        self.waits: list[float] = []
+        self.wrong = 0
+
+    def connect(self, address: tuple[str, int], count: int) -> None:
+        """Connect all, and ask each once."""
+        for _ in range(count):
+            sock = socket.create_connection(address, timeout=120)
+            self.peers.append((sock, 0))
+        self.ask_all()
+
+    def ask_all(self) -> None:
+        """Ask each peer's question."""
+        for index in range(len(self.peers)):
+            self.ask(index)
+
+    def ask(self, index: int) -> None:
+        """Ask as a peer, and note the wait and a wrong answer."""
+        sock, asked = self.peers[index]
+        began = perf_counter()
+        try:
+            sock.sendall(b"next\n")
+            answer = sock.recv(100)
+        except OSError:
+            answer = b""
+        self.waits.append(perf_counter() - began)
+        self.wrong += answer != b"%d\n" % (asked + 1)
+        self.peers[index] = sock, asked + 1
+
+
+def _move(address: tuple[str, int], count: int) -> bool:
+    """Move the connections of peers that stay with one upgrade. Returns whether all have moved, and
+    all answers were right.
+    """
+    standing = _Standing()
+    standing.connect(address, count)
+    standing.waits.clear()
+    is_done = threading.Event()
+
+    def ask() -> None:
+        while not is_done.is_set():
+            for index in range(min(_ASKING, count)):
+                standing.ask(index)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    began = perf_counter()
+    status, process, moved = _upgrade()
+    took = perf_counter() - began
+    is_done.set()
+    asking.join()
+    waits = sorted(standing.waits)
+    standing.ask_all()
+    os.kill(process, signal.SIGTERM)
+    print(
+        f"{moved} of {count} connections moved, {standing.wrong} answers wrong or missing; the "
+        f"upgrade took {took:.1f} s with the start of the program, load {os.getloadavg()[0]:.1f}; "
+        f"{len(waits)} answers, 99 % within {waits[len(waits) * 99 // 100] * 1000:.1f} ms, the "
+        f"longest wait, the pause of the move, {waits[-1] * 1000:.0f} ms"
+    )
+    for sock, _ in standing.peers:
+        sock.close()
+    return not status and moved == count and not standing.wrong
 
 
 def main() -> int:
@@ -140,7 +253,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks upgrades", description=__doc__)
     parser.add_argument("--upgrades", type=int, default=1000)
     parser.add_argument("--peers", type=int, default=100_000)
+    parser.add_argument("--connections", type=int, default=0)
     options = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     multiprocessing.set_start_method("spawn")
     address = "127.0.0.1", _free_port()
     told: multiprocessing.Queue[Told] = multiprocessing.Queue()
@@ -149,8 +265,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         os.environ["XDG_RUNTIME_DIR"] = place
         command = [sys.executable, "-m", "benchmarks.upgrades", "--program", str(address[1])]
+        if options.connections:
+            command.insert(-1, "--moving")
         process = subprocess.Popen(command).pid
         _wait_until_up(address)
+        if options.connections:
+            return 0 if _move(address, options.connections) else 1
         share = options.peers // _CLIENTS
         clients = [
             multiprocessing.Process(target=_ask, args=(address, share, stop, told), daemon=True)
@@ -159,7 +279,7 @@ def main() -> int:
         for client in clients:
             client.start()
         for _ in range(options.upgrades):
-            status, following = _upgrade()
+            status, following, _ = _upgrade()
             failed, process = failed + bool(status), process if status else following
         stop.set()
         results = [told.get() for _ in clients]
