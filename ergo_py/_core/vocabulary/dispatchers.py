@@ -39,7 +39,7 @@ class Threads:
     run in a different thread of these; with a single thread, at most one of the processes runs a
     plain callback at a time. ``Threads.MAIN`` is the main thread of the program, for libraries that
     work in no other: the node runs in another thread, and the main thread in ``node.run_main()`` of
-    :mod:`ergo_py.blocking`.
+    ``ergo_py.blocking``.
     """
 
     MAIN: ClassVar["Threads"]
