@@ -67,10 +67,6 @@ class Exchange(Caller):
         """Write the response."""
         self._settled(self)
 
-    def go_to(self, to: object) -> None:
-        """Note the address that is called."""
-        self.to = to
-
     def belong_to(self, actor: Process) -> None:
         """Note the actor that was spawned for this exchange."""
         self.actor = actor
@@ -144,7 +140,7 @@ def _call(asker: Asker, exchange: Exchange, to: Any, timeout: float) -> None:
     if receiver is None or not receiver.accepting:
         asker.answer(exchange, unavailable())
         return
-    exchange.go_to(to)
+    exchange.to = to
     try:
         site.calls.post(receiver, exchange, _NORMAL)
     except MailboxFullError:
