@@ -16,8 +16,10 @@ from tests.test_docs_api import MODULES
 __all__ = ["complaints", "listed"]
 
 LIST: Final = Path(__file__).parent.parent / ".ci" / "partly-known-types"
-MOST: Final = 104
-"""How many names the list may have. Lower it when the list shrinks."""
+MOST: Final = 105
+"""How many names the list may have; the last is Modbus, whose base class is listed. Lower it when
+the list shrinks.
+"""
 
 
 def listed() -> set[str]:
