@@ -268,9 +268,8 @@ class DispatchedProcess(Process):
         fate of the queued messages. A call gets an error in any case.
         """
         kind, _, ref, _ = handling
-        envelopes = ref if kind == BATCH else (handling,) if kind <= EVENT else ()
-        if isinstance(ref, Caller):
-            return
+        is_call = isinstance(ref, Caller)
+        envelopes = ref if kind == BATCH else () if is_call or kind > EVENT else (handling,)
         for envelope in reversed(envelopes):
             self.mailbox.put_back(lane, envelope)
         self.turn.postpone(len(envelopes))

@@ -65,11 +65,14 @@ async def test_threads_and_programs_of_a_pinned_loop_use_all_cpus() -> None:
         own = threading.Thread(target=lambda: found.append(cpus()))
         own.start()
         await trio.to_thread.run_sync(own.join)
+        below = threading.Thread(target=lambda: found.append(cpus()))
+        await trio.to_thread.run_sync(below.start)
+        await trio.to_thread.run_sync(below.join)
         program = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
         done = await trio.run_process(program, capture_stdout=True)
         found.append(done.stdout.decode())
 
-        assert found == [before] * 5 + [f"{sorted(before)}\n"]
+        assert found == [before] * 6 + [f"{sorted(before)}\n"]
         assert core_count() == len(before)
         assert cpus() == {cpu}
 
