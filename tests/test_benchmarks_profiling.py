@@ -87,7 +87,7 @@ def test_the_page_names_functions_with_a_share_and_sums_up_the_rest() -> None:
     now = {"cost": 1.0, "shares": {"serve (s.py)": 0.98, "rare (b.py)": 0.02}}
 
     page = profiles({**about, "before": "x", "cases": {"tell": {"before": before, "now": now}}})[
-        "profiles.md"
+        "profiles.part"
     ]
 
     table = page[page.index("| tell") :].splitlines()
@@ -106,8 +106,8 @@ def test_kept_profiles_are_shown_again_without_profiling(
 ) -> None:
     main(["--from", str(KEPT), "--page", str(tmp_path)])
 
-    assert (tmp_path / "profiles.md").read_text(encoding="utf-8") == KEPT.with_suffix(
-        ".md"
+    assert (tmp_path / "profiles.part").read_text(encoding="utf-8") == KEPT.with_suffix(
+        ".part"
     ).read_text(encoding="utf-8")
     printed = capsys.readouterr().out
     assert all(title in printed for title in json.loads(KEPT.read_text(encoding="utf-8"))["cases"])

@@ -32,7 +32,7 @@ _MANY: Final = 10
 """Messages to the same address that look like a mistake of their sender."""
 _WARNINGS: Final = 5
 """Most warnings of a node: programs that use names as keys miss many."""
-_ADDRESSES: Final = 1000
+_ADDRESSES: Final = 100
 """Addresses whose messages are counted."""
 _NAMES: Final = 1000
 """Names that are compared with a missing name; a comparison with more would hold up the loop."""
