@@ -216,7 +216,11 @@ class NodeContext(Generic[N]):
         self._entered = True
         why = self._hold_cpu()
         if self._options.tracing is not None:
-            self._options.tracing.start(self._name)
+            try:
+                self._options.tracing.start(self._name)
+            except BaseException:
+                self._release()
+                raise
         self._interrupts.hold()
         # A system task: cancelling the surrounding code must not cancel the processes, since the
         # node stops them in order. And the node can abandon a process that does not end, while a
@@ -660,9 +664,11 @@ def open_node(
             ``ergo_py.telemetry.OpenTelemetry(sample=0.01)``; None for no traces, which costs
             nothing.
         cpu: the CPU that the thread of the event loop is pinned to while the node is up; None for
-            any. Threads and programs that start meanwhile may use all CPUs. Where the platform has
-            no CPU affinity, the node logs a warning and uses any. Entering the node raises
-            ``BadInputError`` if this program may not use that CPU.
+            any. Threads that start meanwhile may use all CPUs, and so may the programs that the
+            node and trio start; a program that a callback starts in the thread of the loop itself,
+            with ``subprocess``, may not. Where the platform has no CPU affinity, the node logs a
+            warning and uses any. Entering the node raises ``BadInputError`` if this program may not
+            use that CPU.
 
     Raises:
         BadInputError: an option has a value that is not allowed.

@@ -405,9 +405,10 @@ class LoopPin:
         except OSError as error:
             return str(error)
         pin._users += 1
+        if not _pins:
+            # The function of now: another library may have wrapped it.
+            setattr(Thread, "start", _unpinned(Thread.start))  # noqa: B010 - while a loop is pinned
         _pins[get_ident()] = pin
-        if Thread.start is _plain_start:
-            setattr(Thread, "start", _start_unpinned)  # noqa: B010 - only while a loop is pinned
         return ""
 
     @staticmethod
@@ -418,26 +419,33 @@ class LoopPin:
         if not pin._users:
             del _pins[get_ident()]
             os.sched_setaffinity(0, pin.before)
-        if not _pins and Thread.start is _start_unpinned:
-            setattr(Thread, "start", _plain_start)  # noqa: B010 - see hold()
+        plain = getattr(Thread.start, _PLAIN, None)
+        if not _pins and plain is not None:  # else another library has wrapped it since
+            setattr(Thread, "start", plain)  # noqa: B010 - see hold()
 
 
 _pins: Final[dict[int, LoopPin]] = {}
 """By the threads of the loops."""
-_plain_start: Final = Thread.start
+_PLAIN: Final = "__started_by__"
+"""The attribute of the function that stands for ``Thread.start``: the function itself."""
 
 
-def _start_unpinned(thread: Thread) -> None:
-    """Stand for ``Thread.start`` while a loop is pinned."""
-    pin = _pins.get(get_ident())
-    if pin is None:
-        _plain_start(thread)
-        return
-    os.sched_setaffinity(0, pin.before)
-    try:
-        _plain_start(thread)
-    finally:
-        os.sched_setaffinity(0, {pin.cpu})
+def _unpinned(start: Callable[[Thread], None]) -> Callable[[Thread], None]:
+    """Wrap ``Thread.start`` for the time in which a loop is pinned."""
+
+    def start_unpinned(thread: Thread) -> None:
+        pin = _pins.get(get_ident())
+        if pin is None:
+            start(thread)
+            return
+        os.sched_setaffinity(0, pin.before)
+        try:
+            start(thread)
+        finally:
+            os.sched_setaffinity(0, {pin.cpu})
+
+    setattr(start_unpinned, _PLAIN, start)
+    return start_unpinned
 
 
 def allowed_cpus() -> set[int]:

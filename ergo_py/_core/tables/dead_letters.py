@@ -34,12 +34,18 @@ _WARNINGS: Final = 5
 """Most warnings of a node: programs that use names as keys miss many."""
 _ADDRESSES: Final = 100
 """Addresses whose messages are counted."""
-_NAMES: Final = 1000
-"""Names that are compared with a missing name; a comparison with more would hold up the loop."""
+_NAMES: Final = 100
+"""Names that are compared with a missing name; a comparison with more would hold up the loop: 100
+take a millisecond.
+"""
+_COMPARED: Final = 20
+"""Missing names of a node that are compared: a program that uses names as keys misses many."""
 _ALIKE: Final = 0.8
+_WORD: Final = 4
+"""Letters of a word that can be misspelled: orders-us is no misspelled orders-eu."""
 _NAMED: Final = (PID, Name, str)
 """Addresses of processes. A message to the alias of a connection may well be late."""
-_DIGITS: Final = re.compile(r"\d+")
+_WORDS: Final = re.compile(r"[^\W\d_]+")
 
 
 class DeadLetters:
@@ -158,7 +164,7 @@ class MissedAddresses:
     A message to a process that has ended is no mistake by itself: a process may end at any time.
     """
 
-    __slots__ = ("_counts", "_left", "_names", "_obituaries", "_warn")
+    __slots__ = ("_compared", "_counts", "_left", "_names", "_obituaries", "_warn")
 
     def __init__(
         self, names: Collection[str], obituaries: Ends, warn: Callable[[str], None]
@@ -166,6 +172,7 @@ class MissedAddresses:
         self._names = names
         self._obituaries = obituaries
         self._warn = warn
+        self._compared = 0
         self._counts: dict[object, int] = {}
         self._left = _WARNINGS
 
@@ -185,21 +192,38 @@ class MissedAddresses:
             self._warn(text)
 
     def _misspelled(self, name: str | None) -> str | None:
-        if name is None or len(self._names) > _NAMES or self._obituaries.has_named(name):
+        if name is None or self._compared == _COMPARED or len(self._names) > _NAMES:
             return None
+        if self._obituaries.has_named(name):
+            return None
+        self._compared += 1
         meant = near(name, self._names, _ALIKE)
-        # session-7 is no misspelled session-8.
-        if meant is None or _DIGITS.sub("", meant) == _DIGITS.sub("", name):
+        if meant is None or not _may_be_meant(name, meant):
             return None
         return f"no process is named {name!r}, so `send` returned False; did you mean {meant!r}?"
 
     def _ended(self, target: object) -> str:
         reason = self._obituaries.reason_of(target)
         ended = "there is none" if reason is None else f"it has ended ({reason})"
+        instead = (
+            "`monitor` tells of an end, and the name of a supervised child outlives it"
+            if local_name(target) is None
+            else "if it is a child that restarts, `service` of its name waits for the successor"
+        )
         return (
             f"{_MANY} messages to {shown(target)} found no process: {ended}, so `send` returned "
-            "False; `monitor` tells of an end, and the name of a supervised child outlives it"
+            f"False; {instead}"
         )
+
+
+def _may_be_meant(name: str, known: str) -> bool:
+    """Whether a name may be a misspelled other one. Keys differ in their numbers, or in a short
+    word: session-7 and session-8, orders-us and orders-eu, 3fa9 and 3fb9.
+    """
+    mine, others = _WORDS.findall(name), _WORDS.findall(known)
+    if len(mine) != len(others):
+        return "".join(mine) == name  # not a key of letters and digits
+    return any(a != b and len(a) >= _WORD for a, b in zip(mine, others, strict=True))
 
 
 class _Messages:

@@ -89,18 +89,23 @@ def _taken_name(name: str, behaviour: object) -> str | None:
 
 
 def _skipped_init(attribute: str, behaviour: type) -> str | None:
-    """The ``__init__`` of a base that names the attribute, and did not run: the class or a base
+    """The ``__init__`` of a base that sets the attribute, and did not run: the class or a base
     before it has another.
     """
+    from dis import get_instructions  # noqa: PLC0415 - needed only after a mistake
+
     codes = [
-        (cls.__name__, code.co_names)
+        (cls.__name__, code)
         for cls in behaviour.__mro__
         if (code := getattr(vars(cls).get("__init__"), "__code__", None)) is not None
     ]
-    if not codes or "__init__" in codes[0][1]:
+    if not codes or "__init__" in codes[0][1].co_names:
         return None
-    for base, names in codes[1:]:
-        if attribute in names:
+    for base, code in codes[1:]:
+        if any(
+            step.opname == "STORE_ATTR" and step.argval == attribute
+            for step in get_instructions(code)
+        ):
             return (
                 f"hint: {base}.__init__ sets `self.{attribute}`, and has not run: write "
                 f"`super().__init__(…)` in {codes[0][0]}.__init__"

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,3 +133,43 @@ def test_the_loop_of_a_node_without_async_is_pinned() -> None:
     with open_node(cpu=cpu) as node:
         assert node.run(lambda _node: cpus()) == {cpu}
         assert cpus() == before
+
+
+async def test_a_thread_that_another_library_starts_has_no_pin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, started, found = threading.Thread.start, list[str](), list[set[int]]()
+
+    def start(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        plain(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    async with running_node(cpu=max(cpus())):
+        own = threading.Thread(target=lambda: found.append(cpus()), name="own")
+        own.start()
+        await trio.to_thread.run_sync(own.join)
+
+        def later(thread: threading.Thread, inner: Any = threading.Thread.start) -> None:
+            inner(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", later)
+
+    assert "own" in started
+    assert found == [cpus()]
+    assert threading.Thread.start is later  # the function of another library stays
+
+
+async def test_a_node_that_does_not_start_keeps_no_pin() -> None:
+    before = cpus()
+
+    def fail(_name: str) -> None:
+        raise OSError("no collector")
+
+    tracing: Any = SimpleNamespace(start=fail, serve=fail)
+    with pytest.raises(OSError, match="no collector"):
+        async with running_node(cpu=max(before), tracing=tracing):
+            pass
+
+    assert cpus() == before
+    assert threading.Thread.start.__module__ == "threading"

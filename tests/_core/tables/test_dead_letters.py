@@ -299,6 +299,38 @@ def misses(*names: str, reasons: dict[object, Reason] | None = None) -> tuple[An
     return MissedAddresses(names, ends, told.append), told
 
 
+@pytest.mark.parametrize(
+    "name, known", [("order-stroe", "order-store"), ("orderstore", "order-store")]
+)
+def test_a_misspelled_word_of_a_name_is_told_of(name: str, known: str) -> None:
+    missed, told = misses(known)
+
+    missed.note(name)
+
+    assert [text.rpartition("mean ")[2] for text in told] == [f"{known!r}?"]
+
+
+def test_a_node_compares_few_missing_names() -> None:
+    missed, told = misses("counter")
+
+    for number in range(20):
+        missed.note(f"key {number}")
+    missed.note("conter")
+
+    assert told == []
+
+
+def test_the_tenth_message_to_a_name_is_told_of_with_the_service_that_waits() -> None:
+    missed, told = misses()
+
+    for _ in range(10):
+        missed.note("counter")
+
+    assert [text.partition("; ")[2] for text in told] == [
+        "if it is a child that restarts, `service` of its name waits for the successor"
+    ]
+
+
 @pytest.mark.parametrize("target", ["conter", Name("conter")])
 def test_a_name_that_is_almost_a_name_is_told_of_at_its_first_message(target: object) -> None:
     missed, told = misses("counter", "log")
@@ -317,9 +349,12 @@ def test_a_name_that_is_almost_a_name_is_told_of_at_its_first_message(target: ob
         ("session-7", ["session-8"]),
         ("gone", ["gonee"]),
         ("database", ["counter"]),
-        ("conter", ["counter", *map(str, range(1000))]),
+        ("conter", ["counter", *map(str, range(100))]),
+        ("orders-us", ["orders-eu"]),
+        ("3fa9c0d1", ["3fb9c0d1"]),
+        ("a3f9c0d1", ["a3f95c0d1"]),
     ],
-    ids=["a number", "has ended", "another word", "many names"],
+    ids=["a number", "has ended", "another word", "many names", "a place", "a key", "longer key"],
 )
 def test_a_name_that_may_be_right_is_not_told_of(name: str, names: list[str]) -> None:
     missed, told = misses(*names)
@@ -350,7 +385,7 @@ def test_the_tenth_message_to_an_ended_process_is_told_of_with_its_reason() -> N
 def test_a_node_warns_of_few_addresses_counts_some_and_passes_over_aliases() -> None:
     missed, told = misses("counter")
 
-    for number in range(1001):  # forgets the counts
+    for number in range(101):  # forgets the counts
         missed.note(PID(NODE, 7, number))
     for _ in range(20):
         missed.note(Alias(NODE, 7, 1))

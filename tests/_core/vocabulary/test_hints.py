@@ -108,9 +108,13 @@ def test_other_errors_get_no_hint(error: BaseException, behaviour: object) -> No
     assert not hasattr(error, "__notes__")
 
 
+class Other:
+    limit = 7
+
+
 class Base(Actor):
     def __init__(self) -> None:
-        self.total = 0
+        self.total = Other.limit
 
 
 class Forgets(Base):
@@ -145,6 +149,7 @@ class Remembers(Base):
             "in Deep.__init__",
         ),
         (Forgets, "other", None),
+        (Forgets, "limit", None),  # read, and not set
         (Remembers, "total", None),
         (Actor, "total", None),
     ],
