@@ -4,6 +4,7 @@ while the child restarts.
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import trio
@@ -351,7 +352,9 @@ class Service(Generic[B_co]):
         bridge = self._router.bridge
         bridge.refuse_on_loop("call_from_thread(...)", "`await service.call(...)`")
         if (callback := callback_here(bridge)) is not None and (job := job_here(bridge)):
-            own: Service = Service(self._kernel, self._slot, job.owner, self._sender)
+            # A copy, since the class decides how to reach the child: an entity may have to wake up.
+            own = copy(self)
+            own._process = job.owner
             return callback.run(own.call(request, timeout=timeout, priority=priority))
         caller = ThreadCaller(self._sender, next(self._router.references), self.name, request)
         asking = _Asking(self, caller, check_priority(priority))

@@ -33,7 +33,9 @@ from ergo_py.entities import (
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import EntityKindUnknownError
 from ergo_py.errors import BehaviourError
+from ergo_py.info import Dispatcher
 from ergo_py.pipelines import Batch
+from tests.dispatched import Doer, in_threads
 
 from .bank import Account, Credit, Life, Pay, open_bank, records, run_virtual
 
@@ -614,3 +616,15 @@ def test_a_post_returns_when_it_is_stored_and_is_handled_once() -> None:
                 await ada.post(object())
 
     run_virtual(program)
+
+
+@in_threads
+async def test_a_callback_in_a_thread_wakes_the_entity_that_it_calls(where: Dispatcher) -> None:
+    async with open_bank(MemoryStore()) as node:
+        doer = await node.spawn(Doer, dispatcher=where)
+
+        def deposit(me: Doer) -> list[int]:
+            handles = (me.entity(Account, "ada"), me.node.entity(Account, "bob"))
+            return [each.call_from_thread(ask(Account.deposit, 5)) for each in handles]
+
+        assert await node.call(doer, deposit) == [5, 5]

@@ -18,6 +18,7 @@ from ergo_py import (
     Normal,
     Request,
     TargetDownError,
+    Threads,
     ask,
     exposed,
     open_node,
@@ -30,6 +31,7 @@ from ergo_py.errors import ServiceBusyError
 from ergo_py.methods import cast
 from ergo_py.testing import World, simulated
 from ergo_py.testing.world.node import WorldNode
+from tests.dispatched import Doer
 from tests.entities.support import host_of, keeping_of
 
 SHARDS = 6
@@ -169,6 +171,18 @@ async def test_each_node_reaches_the_entities_of_all_nodes(world: World) -> None
         node.node.entity(Counting, "key 0").send(cast(Counting.add, by=100))
     await trio.sleep(1)
     assert await add(nodes[0], "key 0", 0) == 13 + 3 + 300
+
+
+@simulated(seeds=1)
+async def test_a_callback_in_a_thread_calls_the_entities_of_all_nodes(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore())
+    await wait_balanced(nodes)
+    doer = await nodes[0].run(lambda node: node.spawn(Doer, dispatcher=Threads()))
+
+    def add_to_all(me: Doer) -> list[int]:
+        return [me.entity(Counting, key).call_from_thread(Add(1)) for key in KEYS]
+
+    assert await nodes[0].run(lambda node: node.call(doer, add_to_all)) == [1] * len(KEYS)
 
 
 @simulated(seeds=3)
