@@ -35,7 +35,7 @@ from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["HANDLERS", "callback", "handle_inspect", "handle_other"]
+__all__ = ["HANDLERS", "answer_inspection", "callback", "handle_other", "is_inspection"]
 
 
 def handle_other(process: "Process", envelope: Envelope) -> "Coroutine[Any, Any, Reason | None]":
@@ -125,7 +125,16 @@ async def _handle_response(
 async def _handle_inspect(
     process: "Process", _sender: object, caller: Caller, items: tuple[str, ...]
 ) -> None:
-    await handle_inspect(process, caller, items)
+    """Run ``handle_inspect`` and reply with its items as strings."""
+    keywords = {"asker": caller.pid} if process.callbacks.takes_asker else {}
+    try:
+        told = diagnostics(process, await callback(process, "handle_inspect", *items, **keywords))
+    except Exception as error:
+        # An inspection must not kill the inspected process.
+        process.log.error("handle_inspect raised", exception=Crashed(error).traceback)
+        process.kernel.calls.reply(caller, None, error)
+    else:
+        process.kernel.calls.reply(caller, told, None)
 
 
 async def _handle_log(process: "Process", _sender: object, _ref: object, record: object) -> None:
@@ -195,17 +204,28 @@ HANDLERS: Final[Mapping[int, _Handler]] = {
 """The handler of each kind. `serve` itself handles MESSAGE and CALL."""
 
 
-async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
-    """Run ``handle_inspect`` and reply with its items as strings."""
-    keywords = {"asker": caller.pid} if process.callbacks.takes_asker else {}
+async def answer_inspection(process: "Process") -> bool:
+    """Take an inspection out of the mailbox, and answer it beside the envelope in progress. False
+    if none waits.
+    """
+    box = process.mailbox
+    envelope = box.take_signal(is_inspection)
+    if envelope is None:
+        return False
     try:
-        told = diagnostics(process, await callback(process, "handle_inspect", *items, **keywords))
-    except Exception as error:
-        # An inspection must not kill the inspected process.
-        process.log.error("handle_inspect raised", exception=Crashed(error).traceback)
-        process.kernel.calls.reply(caller, None, error)
-    else:
-        process.kernel.calls.reply(caller, told, None)
+        await _handle_inspect(process, *envelope[1:])
+    except BaseException:
+        # Cancelled in the middle: put the request back, so that it fails with the rest of the
+        # mailbox.
+        box.push_first(envelope)
+        raise
+    process.turn.count_aside()
+    return True
+
+
+def is_inspection(envelope: Envelope) -> bool:
+    """Whether an envelope is an inspection."""
+    return envelope[0] == INSPECT
 
 
 async def callback(process: "Process", name: str, *args: object, **keywords: object) -> Any:

@@ -25,7 +25,6 @@ from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
 from ..vocabulary.envelopes import (
     BATCH,
     EVENT,
-    INSPECT,
     MESSAGE,
     Envelope,
     Lane,
@@ -33,7 +32,7 @@ from ..vocabulary.envelopes import (
 from ..vocabulary.errors import BadInputError, DeadlockError, NotAllowedError
 from ..vocabulary.options import Options
 from ..vocabulary.states import INIT, STOPPING, TERMINATED, State
-from .envelope_handlers import handle_inspect
+from .envelope_handlers import answer_inspection, is_inspection
 from .process import BehaviourProxy, Handlers, Process
 
 __all__ = ["DispatchedProcess", "adopt"]
@@ -206,7 +205,7 @@ class DispatchedProcess(Process):
         if hop.is_waiting:
             # The task awaits the coroutine of a wait_for(), and cannot answer inspections: start
             # another task.
-            if any(map(_is_inspection, self.mailbox.urgent)):
+            if any(map(is_inspection, self.mailbox.urgent)):
                 context = (
                     self.task.context.copy() if isinstance(self.task, Task) else copy_context()
                 )
@@ -331,20 +330,8 @@ class DispatchedProcess(Process):
             _, sender, _, message = following
 
     async def _answer_inspects(self) -> None:
-        box = self.mailbox
-        while (envelope := box.take_signal(_is_inspection)) is not None:
-            try:
-                await handle_inspect(self, envelope[2], envelope[3])
-            except BaseException:
-                # Cancelled in the middle: put the request back, so that it fails with the rest of
-                # the mailbox.
-                box.push_first(envelope)
-                raise
-            self.turn.count_aside()
-
-
-def _is_inspection(envelope: Envelope) -> bool:
-    return envelope[0] == INSPECT
+        while await answer_inspection(self):
+            pass
 
 
 class _InThread(BehaviourProxy):

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from trio.lowlevel import Task
 
 from ..messaging.observer import Delivered
-from ..processes.envelope_handlers import callback, handle_inspect
+from ..processes.envelope_handlers import answer_inspection, callback
 from ..runtime.parking import park_unless, yield_turn
 from ..tables.callbacks import BATCHES, BatchRule, own_function
 from ..tables.pending_calls import Caller, Deadline
 from ..vocabulary.envelopes import (
     EVENT,
     FAILED,
-    INSPECT,
     KILL,
     MAIN_LANE,
     MESSAGE,
@@ -104,12 +103,9 @@ async def _fill(
         if len(batch) >= size:
             return True
         if box.ahead:
-            inspection = box.take_signal(_is_inspection)
-            if inspection is None:
-                return not (box.urgent and box.urgent[0][0] in _LOSES_ALL)
-            process.turn.count_aside()
-            await handle_inspect(process, inspection[2], inspection[3])
-            continue
+            if await answer_inspection(process):
+                continue
+            return not (box.urgent and box.urgent[0][0] in _LOSES_ALL)
         if box.waiters and box.admit_waiters():
             continue
         if box.log or within <= 0.0 or deadline.settled:
@@ -130,10 +126,6 @@ def _joins(first: Envelope, envelope: Envelope) -> bool:
     if kind == TRACED and first[0] == TRACED and not isinstance(ref, Caller):
         kind = ref.kind
     return kind == MESSAGE and not isinstance(payload, ServedMessage)
-
-
-def _is_inspection(envelope: Envelope) -> bool:
-    return envelope[0] == INSPECT
 
 
 def batch_items(process: "Process") -> dict[str, str]:

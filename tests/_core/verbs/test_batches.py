@@ -21,6 +21,7 @@ from ergo_py import (
     Published,
     Reason,
     Shutdown,
+    TargetDownError,
     Threads,
 )
 from ergo_py._core.vocabulary.envelopes import FENCE, Lane
@@ -283,6 +284,34 @@ async def test_a_killed_process_leaves_its_batch_to_the_dead_letters(
         assert process.reason == Killed()
         assert [letter.message_type for letter in node.dead_letters()] == ["int", "str"]
         assert process.handled == 1
+
+
+async def test_an_inspection_during_the_wait_fails_with_a_killed_process(
+    autojump_clock: MockClock,
+) -> None:
+    class Slow(Writer):
+        async def handle_inspect(self, *items: str) -> dict[str, str]:
+            self.heard.append("inspected")
+            await trio.sleep_forever()
+            return {}
+
+    heard: list[Any] = []
+    async with running_node() as node, trio.open_nursery() as nursery:
+        pid = await node.spawn(Slow, heard)
+        node.send(pid, 1)
+        await wait_all_tasks_blocked()
+
+        async def inspect() -> None:
+            with pytest.raises(TargetDownError):
+                await node.inspect(pid, timeout=5.0)
+            heard.append("down")
+
+        nursery.start_soon(inspect)
+        await wait_all_tasks_blocked()
+        node.kill(pid)
+        await wait_all_tasks_blocked()
+
+        assert heard == ["inspected", "down"]
 
 
 async def test_a_crash_loses_the_batch_in_progress_and_nothing_else(
