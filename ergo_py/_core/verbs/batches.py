@@ -18,7 +18,6 @@ from ..runtime.parking import park_unless, yield_turn
 from ..tables.callbacks import BATCHES, BatchRule, own_function
 from ..tables.pending_calls import Caller, Deadline
 from ..vocabulary.envelopes import (
-    EVENT,
     FAILED,
     KILL,
     MAIN_LANE,
@@ -58,9 +57,14 @@ async def _collect(self: _Collecting, message: object, sender: object) -> None:
     """Collect a batch that begins with this message, and handle it."""
     process = self._process
     first = process.handling
-    assert first is not None
-    if first[0] > EVENT or process.lane() is not MAIN_LANE:
-        # A notice, or a message with a priority: it goes before the messages that wait.
+    if (
+        first is None
+        or first[0] not in (MESSAGE, TRACED)
+        or first[3] is not message
+        or process.lane() is not MAIN_LANE
+    ):
+        # A notice, or a message with a priority: it goes before the messages that wait. Or a
+        # callback of the actor calls its own handle_message, with any object.
         await callback(process, "handle_batch", [message])
         return
     batch = process.begin_batch(first)

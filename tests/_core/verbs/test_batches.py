@@ -378,6 +378,49 @@ async def test_an_upgrade_comes_after_the_batch_and_may_end_or_begin_batches(
         assert heard == [[1, 2], 3, 4, [3, 4]]
 
 
+async def test_a_callback_that_calls_handle_message_handles_the_given_message_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    class Forwarding(Writer):
+        async def deliver(self, message: object) -> None:
+            handling = self.handle_message(message, self.pid)
+            assert handling is not None
+            await handling
+
+        async def init(self) -> None:
+            await self.deliver("in init")
+
+        async def handle_call(self, request: Any, caller: Caller) -> object:
+            await self.deliver("other")
+            await self.deliver(request)
+            return "answer"
+
+        async def handle_batch(self, messages: Sequence[Any]) -> None:
+            self.heard.append(list(messages))
+            if messages[0] == "again":
+                await self.deliver("once more")
+
+        @exposed
+        async def take(self, text: str) -> None:
+            await self.deliver(text)
+
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Forwarding, heard)
+
+        answer = await node.call(pid, "request", timeout=0.5)
+        node.send(pid, cast(Forwarding.take, "noted"))
+        await wait_all_tasks_blocked()
+        node.send(pid, "again")
+        await trio.sleep(2.0)
+
+        assert answer == "answer"
+        assert heard == [
+            *(["in init"], ["other"], ["request"], ["noted"]),
+            *(["again"], ["once more"]),
+        ]
+
+
 async def test_senders_that_wait_for_room_fill_the_batch(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node() as node:
