@@ -209,6 +209,20 @@ async def _converse(
 ) -> str:
     if first.get("take") != VERSION or len(sockets) > _MOST:
         return "the next version speaks another language, or there are too many sockets"
+    try:
+        turn = _make_turn()  # before the connections, which take descriptors, too
+    except OSError as error:
+        return f"this program has no descriptor for the turn: {error}"
+    try:
+        return await _agree(channel, sockets, states, patience) or await _give_turn(channel, turn)
+    finally:
+        os.close(turn)
+
+
+async def _agree(
+    channel: Channel, sockets: Mapping[str, int], states: States, patience: float
+) -> str:
+    """The steps before the turn."""
     with trio.move_on_after(patience) as scope:
         await channel.say({"sockets": list(sockets)}, tuple(sockets.values()))
         said = await channel.hear()
@@ -231,11 +245,7 @@ async def _converse(
         with trio.move_on_after(_FAREWELL):
             await channel.say({"late": patience})
         return f"the next version was not up within {patience:g} s"
-    turn = _make_turn()
-    try:
-        return await _give_turn(channel, turn)
-    finally:
-        os.close(turn)
+    return ""
 
 
 def _items(value: object) -> list[object]:

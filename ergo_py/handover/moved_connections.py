@@ -10,6 +10,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
@@ -40,6 +41,24 @@ _LOOKS: Final = 50
 for the others. Looks, not seconds: a program that gets no processor for a while loses only one.
 """
 _BUSY: Final = "busy"
+_NO_DESCRIPTOR: Final = "no descriptor is left"
+_RESERVE: Final = 16
+"""Descriptors that a program keeps for the rest of its work: moved connections use no more."""
+
+
+def _has_reserve(descriptor: int) -> bool:
+    """Whether this program may open some more descriptors. Only a try tells."""
+    copies = list[int]()
+    try:
+        for _ in range(_RESERVE):
+            copies.append(os.dup(descriptor))
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        for copy in copies:
+            os.close(copy)
 
 
 def _listeners(kernel: Kernel) -> list[Listener]:
@@ -86,6 +105,10 @@ class LeavingConnections:
         self._give = give
         self._resume = resume
         self._moving: dict[int, _Moving] = {}
+        self._dead_end: tuple[socket.socket, ...] = ()
+        """Sockets without a peer: the connections that have moved end with a copy of the first.
+        They are made before the move, which must not fail for want of a descriptor.
+        """
         self.staying: Counter[str] = Counter()
         """How many connections stay, by the cause."""
 
@@ -99,6 +122,8 @@ class LeavingConnections:
         conversation that hand them over.
         """
         taken, number = set(map(str, servers)), 0
+        with suppress(OSError):  # no descriptor is left: all connections stay
+            self._dead_end = socket.socketpair()
         async with trio.open_nursery() as limit:
             async with trio.open_nursery() as nursery:
                 limit.start_soon(_cancel_later, nursery.cancel_scope)
@@ -116,6 +141,8 @@ class LeavingConnections:
     def _why_all_stay(self, listener: Listener, taken: set[str]) -> str:
         if why := listener.why_connections_stay():
             return why
+        if not self._dead_end:
+            return _NO_DESCRIPTOR
         return "" if listener.socket_name in taken else "not taken by the next version"
 
     async def _collect(self, number: int, listener: Listener, connection: StreamConnection) -> None:
@@ -140,11 +167,10 @@ class LeavingConnections:
             while (found := departure.collect()) is None:  # noqa: ASYNC110 - as above
                 await trio.sleep(_LOOK)
             unread, unsent = found
-            try:
-                copy = os.dup(departure.descriptor)
-            except OSError as error:  # no descriptor is left
-                why = text_of(error)
+            if not _has_reserve(departure.descriptor):
+                why = _NO_DESCRIPTOR
                 return
+            copy = os.dup(departure.descriptor)
             line = {
                 "connection": number,
                 "server": listener.socket_name,
@@ -175,6 +201,11 @@ class LeavingConnections:
         """Let all connections stay: the successor has not taken over."""
         for number in list(self._moving):
             await self._go_on(number)
+        self._close_dead_end()
+
+    def _close_dead_end(self) -> None:
+        for sock in self._dead_end:
+            sock.close()
 
     async def _go_on(self, number: int) -> None:
         moving = self._moving.pop(number)
@@ -187,10 +218,11 @@ class LeavingConnections:
         """
         parts: list[Part] = []
         for number, moving in self._moving.items():
-            late, is_closing = moving.departure.leave(moving.connection)
+            late, is_closing = moving.departure.leave(moving.connection, self._dead_end[0])
             os.close(moving.copy)
             if late or is_closing:
                 parts.append(Part({"late": number, "closes": is_closing}, late))
+        self._close_dead_end()
         return parts
 
     def sessions(self) -> dict[str | int, Process]:

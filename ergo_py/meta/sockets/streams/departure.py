@@ -91,9 +91,9 @@ class Departure:
         self._writer.thaw()
         self._poller.resume(self._descriptor)
 
-    def leave(self, leaver: Leaver) -> tuple[bytes, bool]:
-        """Let go of the socket, which the next program holds. The connection ends with a socket of
-        its own, so that a shutdown does not reach the peer. Returns the bytes that processes have
+    def leave(self, leaver: Leaver, dead_end: socket.socket) -> tuple[bytes, bool]:
+        """Let go of the socket, which the next program holds. The connection ends with a copy of
+        ``dead_end``, so that a shutdown does not reach the peer. Returns the bytes that processes have
         sent since :meth:`collect`, and whether one has closed the connection.
         """
         late, is_closing = self._writer.take_late(), self._writer.is_closing
@@ -102,7 +102,5 @@ class Departure:
         self._poller.resume(self._descriptor)
         leaver.leave()
         if self.descriptor >= 0:  # else the connection has ended meanwhile
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                os.dup2(ours.fileno(), self.descriptor, inheritable=False)
+            os.dup2(dead_end.fileno(), self.descriptor, inheritable=False)
         return late, is_closing
