@@ -25,6 +25,7 @@ from .._core.processes.process import Process, processes_of
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import FENCE, LOOK, Lane
 from .._core.vocabulary.errors import NotAllowedError, TargetDownError
+from .._core.vocabulary.ids import PID
 from .._core.vocabulary.reasons import Reason, Shutdown
 from .._core.vocabulary.text import text_of
 from ..meta.sockets.listener import Listener
@@ -100,6 +101,8 @@ class Leaving:
         self._codecs = _Codecs(kernel)
         self._types: dict[str | int, MessageTypes] = {}
         """The codec of each."""
+        self._held: set[PID] = set()
+        """The processes that this hand-over has suspended; a person resumes the others."""
         self._link: Link | None = None
         """The way to the successor, once it has taken over."""
         self.connections = LeavingConnections(kernel, self._give_session, self._resume_one)
@@ -167,7 +170,7 @@ class Leaving:
         # and has to be resumed.
         self._moving[name] = process
         try:
-            state = await self._ask(process, _give)
+            state = await self._ask(process, partial(_give, self._held))
             types = self._types[name] = self._codecs.of(process)
             states[name] = encoded = types.encode(state)
             if len(encoded) > LARGEST:
@@ -186,7 +189,7 @@ class Leaving:
         """Suspend a session, and return its encoded state."""
         if self._is_suspended(session):
             raise _Busy("is suspended")  # by a person, who resumes it
-        state = await self._ask(session, _give)
+        state = await self._ask(session, partial(_give_session, self._held))
         types = self._types[number] = self._codecs.of(session)
         return types.encode(state)
 
@@ -209,7 +212,8 @@ class Leaving:
                 await self._resume_one(process)
 
     async def _resume_one(self, process: Process) -> None:
-        if self._is_suspended(process):
+        if process.id in self._held:
+            self._held.remove(process.id)
             await self._ask_suspended(process, resume)
 
     async def forward(self, channel: Channel) -> None:
@@ -272,7 +276,15 @@ def _first(group: BaseExceptionGroup[NotAllowedError]) -> NotAllowedError:
     return found
 
 
-async def _give(process: Process, caller: Caller) -> Reason | None:
+async def _give_session(held: set[PID], process: Process, caller: Caller) -> Reason | None:
+    """The same for a session, whose messages from its connection cannot travel."""
+    if process.postponed:
+        caller.settle(None, _Busy("has postponed messages"))
+        return None
+    return await _give(held, process, caller)
+
+
+async def _give(held: set[PID], process: Process, caller: Caller) -> Reason | None:
     """Answer with the state of a process, and suspend it."""
     if process.requests or process.deferred:
         caller.settle(None, _Busy("waits for answers" if process.requests else "owes answers"))
@@ -284,6 +296,7 @@ async def _give(process: Process, caller: Caller) -> Reason | None:
         return None
     if caller.settled:
         return None  # the try is over
+    held.add(process.id)
     caller.settle(state, None)
     return await suspend(process, caller)
 

@@ -2,8 +2,9 @@
 
 import os
 import resource
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ from typing import Any
 import pytest
 import trio
 
+from ergo_py import PID, Alias, StateMachine
 from ergo_py.handover.channel import connect as connect_to_program
+from ergo_py.meta import TCP
+from ergo_py.state_machine import state
 from examples.guide.moved_session import Visitor
 from tests.actors import LogKeeper
 from tests.handover.test_moved_connections import (
+    Visit,
     connect,
     door,
     move_to,
@@ -63,3 +68,134 @@ async def test_connections_without_a_descriptor_stay_and_the_others_move(
         moved, staying = taken.fields["connections"], taken.fields["staying"]
         assert moved
         assert staying == {"no descriptor is left": 40 - moved}
+
+
+class Postponing(StateMachine):
+    """Postpones its lines until it is open, and echoes them."""
+
+    def __init__(self, addresses: list[PID | Alias]) -> None:
+        self.addresses = addresses
+
+    @state
+    def shut(self, message: object, sender: PID) -> None:
+        if isinstance(message, TCP.Connected):
+            self.addresses.append(self.pid)
+        elif isinstance(message, TCP.Data):
+            self.postpone()
+            self.send(message.connection, TCP.Send(b"soon\n"))
+        elif message == "open":
+            self.become(self.open)
+
+    @state
+    def open(self, message: object, sender: PID) -> None:
+        if isinstance(message, TCP.Data):
+            self.send(message.connection, TCP.Send(message.data + b"\n"))
+
+    def hand_over(self) -> object:
+        return None
+
+    def take_over(self, state: object) -> None:
+        """Take nothing."""
+
+
+async def test_a_session_with_postponed_messages_stays(place: Path, autojump_clock: Any) -> None:
+    addresses = list[PID | Alias]()
+    children = door(partial(Postponing, addresses), unix=place)
+    async with old_program(children, limit=inf) as (old, start):
+        peer = await connect(place)
+        await peer.send_all(b"Ann\n")
+        assert await receive(peer, 5) == b"soon\n"
+        new = await start(door(partial(Postponing, []), unix=place), limit=inf)
+        await new.serves.wait()
+
+        old.node.send(addresses[0], "open")
+        assert await receive(peer, 4) == b"Ann\n"
+        await peer.aclose()
+        await old.has_ended.wait()
+
+
+@asynccontextmanager
+async def visited(place: Path) -> AsyncIterator[Any]:
+    """A program with a session; the addresses of session and connection, the peer, and the channel
+    of a successor, which the test plays.
+    """
+    addresses = list[PID | Alias]()
+    children = door(partial(Visit, [], addresses), unix=place, send_buffer=4096)
+    async with old_program(children, limit=inf) as (old, _):
+        peer = await connect(place)
+        assert await receive(peer, 8) == b"welcome\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            yield old, addresses, peer, channel
+        await peer.aclose()
+
+
+async def test_a_session_that_a_person_has_suspended_stays_suspended(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with visited(place) as (old, (session, _), _, channel):
+        await old.node.suspend(session)
+        assert await move_to(channel, "states") == {}
+        channel.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await old.node.resume(session)
+
+
+ENDS = {
+    "abort": lambda old, session, connection: old.node.send(connection, TCP.Close(abort=True)),
+    "kill": lambda old, session, connection: old.node.kill(session),
+    "close": lambda old, session, connection: old.node.send(connection, TCP.Close()),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_connection_that_ends_during_its_move_ends_in_the_next_program(
+    end: str, place: Path, autojump_clock: Any
+) -> None:
+    async with visited(place) as (old, (session, connection), peer, channel):
+        await move_to(channel, "states", "taken", "yours")
+        ENDS[end](old, session, connection)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(BlockingIOError):
+            os.read(peer.socket.fileno(), 1)  # the old program leaves the socket alone
+        await channel.say({"mine": True})
+        assert await channel.hear() == {"late": 1, "closes": True, "body": b""}
+
+
+async def test_a_close_during_a_move_that_fails_is_done_by_the_old_program(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with visited(place) as (old, (_, connection), peer, channel):
+        await move_to(channel, "states")
+        old.node.send(connection, TCP.Close())
+        await trio.testing.wait_all_tasks_blocked()
+        channel.close()
+        assert await peer.receive_some() == b""
+
+
+async def test_a_connection_with_waiting_callers_stays_and_a_later_call_is_answered(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with visited(place) as (old, (_, connection), peer, channel):
+        sizes = list[int]()
+
+        async def send(size: int) -> None:
+            sizes.append(await old.node.call(connection, TCP.Send(bytes(size)), timeout=None))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, 800_000)
+            await trio.testing.wait_all_tasks_blocked()
+            assert await move_to(channel, "states") == {}  # it stays
+            channel.close()
+            await receive(peer, 800_000)
+        again = await connect_to_program("shop")
+        assert again is not None
+        with closing(again):
+            await move_to(again, "states", "taken", "yours")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send, 7)
+                await trio.testing.wait_all_tasks_blocked()
+                await again.say({"mine": True})
+                assert (await again.hear())["body"] == bytes(7)
+        assert sizes == [800_000, 7]

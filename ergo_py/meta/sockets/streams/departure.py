@@ -69,6 +69,7 @@ class Departure:
         return (
             self._tls.phase is TLSPhase.CLEAR
             and self._writer.state is Output.OPEN
+            and not self._writer.has_callers
             and shutdown.cause is None
             and shutdown.mistake is None
             and incoming.state is Input.OPEN
@@ -93,14 +94,16 @@ class Departure:
 
     def leave(self, leaver: Leaver, dead_end: socket.socket) -> tuple[bytes, bool]:
         """Let go of the socket, which the next program holds. The connection ends with a copy of
-        ``dead_end``, so that a shutdown does not reach the peer. Returns the bytes that processes have
-        sent since :meth:`collect`, and whether one has closed the connection.
+        ``dead_end``, so that a shutdown does not reach the peer. Returns the bytes that processes
+        have sent since :meth:`collect`, and whether the connection ends: one has closed it, or has
+        ended its session.
         """
-        late, is_closing = self._writer.take_late(), self._writer.is_closing
+        ends = self._connection.stopping or self._writer.state is not Output.OPEN
+        late = b"" if self._writer.state is Output.CLOSED else self._writer.take_late()
         self._writer.close()
         self._poller.drop(self._writer.sock)
         self._poller.resume(self._descriptor)
         leaver.leave()
         if self.descriptor >= 0:  # else the connection has ended meanwhile
             os.dup2(dead_end.fileno(), self.descriptor, inheritable=False)
-        return late, is_closing
+        return late, ends

@@ -321,9 +321,19 @@ class Writer:
         self._queue = _FrozenQueue([memoryview(waiting)])
         return waiting
 
+    @property
+    def has_callers(self) -> bool:
+        """Whether callers wait until their bytes are out."""
+        return bool(self._callers)
+
     def take_late(self) -> bytes:
-        """The bytes that came since :meth:`freeze`."""
+        """The bytes that came since :meth:`freeze`. Their callers get their answers: the next
+        program writes the bytes.
+        """
         self.flush()
+        while self._callers:
+            _, caller, size = self._callers.popleft()
+            self._reports.answer(caller, size)
         return b"".join(islice(self._queue, 1, None))
 
     def thaw(self) -> None:
@@ -331,6 +341,7 @@ class Writer:
         if type(self._queue) is _FrozenQueue:
             self._queue = deque(filter(len, self._queue))
             self._begin_to_drain()
+            self.half_close_if_due()
 
     # -- the waiting bytes -------------------------------------------------------------------------
 
@@ -390,6 +401,8 @@ class Writer:
         """
         if self.state is not Output.CLOSING or self._tls.holds_data or self.pending:
             return
+        if type(self._queue) is _FrozenQueue:
+            return  # the next program may serve the socket already
         try:
             if self.say_goodbye():
                 self.state = Output.HALF_CLOSED
