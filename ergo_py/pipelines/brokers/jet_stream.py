@@ -55,12 +55,15 @@ class _Link:
         found: list[Msg] = []
         while len(found) < most:
             message = await self._came.get()
+            # Items have a reply, for their acknowledgement. Statuses have none; an item may have a
+            # header of that name.
+            if message is not None and message.reply:
+                found.append(message)
+                continue
             told = {"Status": "closed"} if message is None else message.headers or {}
             if told.get("Status") in _ENDS:
                 break
-            if message is None or "Status" in told:
-                raise ConnectionError(f"JetStream has no items for {consumer}: {told}")
-            found.append(message)
+            raise ConnectionError(f"JetStream has no items for {consumer}: {told}")
         return found
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from ergo_py.pipelines import Item, Source
+from ergo_py.pipelines import Item, JetStream, Source
 from ergo_py.testing.bridges import SOURCE_RULES
 from ergo_py.testing.bridges.sources import SourceRule
 from tests.pipelines.brokers.servers import BROKERS, BrokerServer, Rig, missing, started
@@ -82,6 +82,25 @@ def test_a_mosquitto_that_is_killed_between_two_saves_forgets_the_last_items() -
 
         assert [item.body for item in taken(source, 2)] == [b"a", b"b"]
         assert rig.left() == 2
+        source.close()
+
+
+def test_an_item_of_jetstream_may_have_a_header_status() -> None:
+    if reason := missing("jetstream"):
+        pytest.skip(reason)
+    with started("jetstream") as server:
+        rig = Rig(server, "statuses")
+        source = rig.source()
+        assert isinstance(source, JetStream)
+        source.open()
+        publish = source.link.context.publish
+        for status in ("paid", "404", "409"):
+            source.link.run(publish("statuses", status.encode(), headers={"Status": status}))
+        items = taken(source, 3)
+        source.ack(items)
+
+        assert [item.body for item in items] == [b"paid", b"404", b"409"]
+        assert rig.left() == 0
         source.close()
 
 

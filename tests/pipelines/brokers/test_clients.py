@@ -62,6 +62,33 @@ def test_a_source_without_its_name_at_the_broker_says_so(name: str, option: str)
         getattr(pipelines, name)("mqtt://localhost", "jobs").take(1)
 
 
+async def do_nothing(*_: object) -> None:
+    """Stand in for a verb of a client that has no server."""
+
+
+def test_an_item_of_jetstream_with_a_header_status_is_an_item(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("nats", reason="needs the package nats")
+    from nats.aio.msg import Msg
+
+    link = pipelines.JetStream("nats://127.0.0.1", "jobs").connect()
+    for verb in ("publish", "close"):
+        monkeypatch.setattr(link.client, verb, do_nothing)
+    paid, lost, end = (
+        Msg(link.client, "jobs", reply, headers={"Status": status})
+        for reply, status in [("$JS.ACK.1", "paid"), ("$JS.ACK.2", "404"), ("", "404")]
+    )
+    for message in (paid, lost, end):
+        link.run(link.note(message))
+
+    assert link.run(link.pull("jobs.ergo", "inbox", 3, no_wait=True)) == [paid, lost]
+    link.run(link.note(Msg(link.client, "jobs", headers={"Status": "409"})))
+    with pytest.raises(ConnectionError, match="409"):
+        link.run(link.pull("jobs.ergo", "inbox", 3, no_wait=True))
+    link.close()
+
+
 def test_a_missing_library_is_told_with_its_extra() -> None:
     assert "pip install 'ergo_py[amqp]'" in str(missing("AMQP", "pika", "amqp"))
 
