@@ -16,7 +16,8 @@ from .messages.listed_class import RefusedValueError
 from .messages.message_types import MessageTypes
 from .messages.signals import SIGNALS
 from .messages.snapshots import snapshot_types
-from .protocol.session import PART_HEAD, Timing
+from .protocol.long_operations import PART_HEAD
+from .protocol.session import Timing
 
 __all__ = ["NetworkContext"]
 

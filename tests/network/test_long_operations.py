@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from ergo_py import PID, Actor, Alias, Caller, Name
 from ergo_py.network.messages.codec import msgspec
 from ergo_py.network.protocol.frames import Data
+from ergo_py.network.protocol.long_operations import PART_HEAD, PIECE
 from ergo_py.network.protocol.operations import Part, encode_operation, read_operation
-from ergo_py.network.protocol.session import PART_HEAD, State
+from ergo_py.network.protocol.session import State, Timing
 from tests.network.pairs import Add, Total, make_network, two_nodes
 from tests.network.test_session import End, talk
 
@@ -137,6 +138,21 @@ def test_half_of_the_window_is_left_to_short_operations() -> None:
     one.frames = [*first, frame]
     settle(one, other)
     assert delivered(other.ops) == [1, 0]
+
+
+def test_two_parts_are_on_the_way_in_half_of_the_default_window() -> None:
+    window = Timing().window
+    one, other = (End([number], window, number) for number in (1, 2))
+    one.session.connect()
+    talk(one, other)
+    one.session.push(operation(0, 6 * PIECE), A, C, b"r" * (PART_HEAD - 100))
+    one.session.flush()
+
+    assert window // 2 >= 2 * (PIECE + PART_HEAD)
+    assert one.session.unacknowledged == 2
+    assert 2 * PIECE < one.session.unacknowledged_bytes <= window // 2
+    settle(one, other)
+    assert delivered(other.ops) == [0]
 
 
 def conflicts(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:

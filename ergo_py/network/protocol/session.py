@@ -21,13 +21,11 @@ from typing import Final, Protocol
 from ..traffic.totals import Totals
 from .compression import deflated, inflated
 from .frames import VERSION, Ack, Bye, Data, Deflated, Frame, Hello
-from .long_operations import LONG, PIECE
+from .long_operations import LONG, PART_HEAD, PIECE
 from .records import FRAME, Deadlines, Receiving, Sending
 
-__all__ = ["PART_HEAD", "Owner", "Session", "State", "Timing"]
+__all__ = ["Owner", "Session", "State", "Timing"]
 
-PART_HEAD: Final = 4096
-"""Bytes of a part that are left for everything except its piece of an operation."""
 _OFFERS: Final = 8
 """How many answered invitations are remembered."""
 
