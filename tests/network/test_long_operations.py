@@ -1,5 +1,6 @@
 """Long operations travel in parts: which operations overtake them, and that no receiver notices."""
 
+import sys
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ergo_py import PID, Actor, Alias, Caller, Name
 from ergo_py.network.messages.codec import msgspec
 from ergo_py.network.protocol.frames import Data
-from ergo_py.network.protocol.long_operations import PART_HEAD, PIECE
+from ergo_py.network.protocol.long_operations import PART_HEAD, PIECE, LongOperations
 from ergo_py.network.protocol.operations import Part, encode_operation, read_operation
 from ergo_py.network.protocol.session import State, Timing
 from tests.network.pairs import Add, Total, make_network, two_nodes
@@ -153,6 +154,22 @@ def test_two_parts_are_on_the_way_in_half_of_the_default_window() -> None:
     assert 2 * PIECE < one.session.unacknowledged_bytes <= window // 2
     settle(one, other)
     assert delivered(other.ops) == [0]
+
+
+@pytest.mark.parametrize("sender", [None, A])
+def test_an_operation_overtakes_without_a_look_at_each_operation_that_waits(sender: Any) -> None:
+    waiting = LongOperations()
+    for number in range(200):
+        waiting.add(b"op", 0, sender or PID("a@test", 1, number), PID("b@test", 1, number), b"", 0)
+    events: list[str] = []
+
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    overtakes = [waiting.may_be_overtaken(sender, PID("b@test", 2, n)) for n in range(100)]
+    sys.setprofile(before)
+
+    assert overtakes == [True] * 100
+    assert len(events) < 100 * 50
 
 
 def conflicts(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:

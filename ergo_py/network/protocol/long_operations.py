@@ -53,16 +53,52 @@ class _Waiting:
         return -(-len(self.op) // self.piece) if self.piece else 1
 
 
+class _Receivers:
+    """The receivers of operations that wait."""
+
+    __slots__ = ("_counts", "_unsure")
+
+    def __init__(self) -> None:
+        self._counts: dict[object, int] = {}
+        """How many operations wait for each receiver."""
+        self._unsure = 0
+        """How many operations wait for receivers that are no PIDs. Counted, since each operation
+        that may overtake would look at all receivers otherwise.
+        """
+
+    def add(self, to: object) -> None:
+        self._counts[to] = self._counts.get(to, 0) + 1
+        self._unsure += type(to) is not PID
+
+    def remove(self, to: object) -> None:
+        self._counts[to] -= 1
+        if not self._counts[to]:
+            del self._counts[to]
+        self._unsure -= type(to) is not PID
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def may_include(self, to: object) -> bool:
+        """Whether an operation may wait for the same receiver. Only different PIDs surely are
+        different receivers: a name may be that of any process.
+        """
+        counts = self._counts
+        return bool(counts) and (type(to) is not PID or self._unsure > 0 or to in counts)
+
+
 class LongOperations:
     """Long operations, and those behind them, in their order."""
 
-    __slots__ = ("_fences", "_receivers", "_waiting", "count")
+    __slots__ = ("_by_sender", "_fences", "_of_all", "_waiting", "count")
 
     def __init__(self) -> None:
         self._waiting: deque[_Waiting] = deque()
-        self._receivers: dict[object, dict[object, int]] = {}
-        """How many operations wait, by sender and receiver; the sender None stands for an unknown
-        one.
+        self._by_sender: dict[object, _Receivers] = {}
+        """The receivers of each sender; the sender None stands for an unknown one."""
+        self._of_all = _Receivers()
+        """The receivers of all senders together: an answer is of an unknown sender, and would look
+        at the table of each sender otherwise.
         """
         self._fences = 0
         """How many operations wait that nothing may overtake."""
@@ -81,23 +117,21 @@ class LongOperations:
         if to is None:
             self._fences += 1
         else:
-            receivers = self._receivers.setdefault(sender, {})
-            receivers[to] = receivers.get(to, 0) + 1
+            if sender not in self._by_sender:
+                self._by_sender[sender] = _Receivers()
+            self._by_sender[sender].add(to)
+            self._of_all.add(to)
 
     def may_be_overtaken(self, sender: object, to: object) -> bool:
         """Whether an operation may go before all that wait here: there is none of the same sender
-        to the same receiver. Only different PIDs surely are different receivers: a name may be
-        that of any process.
+        to the same receiver.
         """
         if self._fences or to is None:
             return False
-        tables = self._receivers
-        own = tables.values() if sender is None else (tables.get(sender), tables.get(None))
-        return all(
-            type(to) is PID and to not in receivers and all(type(each) is PID for each in receivers)
-            for receivers in own
-            if receivers
-        )
+        if sender is None:
+            return not self._of_all.may_include(to)
+        tables = self._by_sender
+        return not any(each in tables and tables[each].may_include(to) for each in (sender, None))
 
     def next_size(self, taken: int) -> int:
         """The bytes that go next; 0 if other operations have to go first: ``taken`` short
@@ -128,12 +162,11 @@ class LongOperations:
         if waiting.to is None:
             self._fences -= 1
             return
-        receivers = self._receivers[waiting.sender]
-        receivers[waiting.to] -= 1
-        if not receivers[waiting.to]:
-            del receivers[waiting.to]
+        self._of_all.remove(waiting.to)
+        receivers = self._by_sender[waiting.sender]
+        receivers.remove(waiting.to)
         if not receivers:
-            del self._receivers[waiting.sender]
+            del self._by_sender[waiting.sender]
 
     def give_up(self) -> list[bytes]:
         """Forget all operations. Returns them, in parts."""
