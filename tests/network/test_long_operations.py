@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ergo_py import PID, Actor, Alias, Caller, Name
+from ergo_py import PID, Actor, Alias, Caller, Name, Overflow
+from ergo_py._core.vocabulary.envelopes import Lane
 from ergo_py.network.messages.codec import msgspec
 from ergo_py.network.protocol.frames import Data
 from ergo_py.network.protocol.long_operations import PART_HEAD, PIECE, LongOperations
-from ergo_py.network.protocol.operations import Part, encode_operation, read_operation
+from ergo_py.network.protocol.operations import (
+    Answer,
+    Call,
+    ConfirmedSend,
+    Failed,
+    Part,
+    encode_operation,
+    read_operation,
+)
 from ergo_py.network.protocol.session import State, Timing
-from tests.network.pairs import Add, Total, make_network, two_nodes
+from tests.network.pairs import Add, Total, make_network, network_of, two_nodes, until
 from tests.network.test_session import End, talk
 
 A, B = PID("a@test", 1, 1), PID("a@test", 1, 2)
@@ -275,3 +284,64 @@ async def test_a_call_is_answered_while_a_long_message_to_another_process_is_on_
         assert got == []
         assert await a.call(sink, Total()) == 2
         assert got == [large, Add(1)]
+
+
+async def test_a_message_is_confirmed_while_a_long_message_is_on_its_way() -> None:
+    got: list[Any] = []
+    async with two_nodes(make_network("memory")) as (a, b):
+        sink, other = await a.spawn(Sink, got), await b.spawn(Sink, [])
+        await b.call(sink, Total())
+        b.send(sink, b"x" * (12 << 20))
+
+        assert await a.send_wait(other, Add(1))
+        assert got == []
+
+
+async def test_confirmations_and_failures_are_answers_to_the_process_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with two_nodes(make_network("memory", allow="send,call")) as (a, b):
+        sink = await b.spawn(Sink, [])
+        refusing = await b.spawn(Sink, [], mailbox_size=1, overflow=Overflow.RAISE)
+        waiting = await b.spawn(Sink, [], mailbox_size=1, overflow=Overflow.WAIT)
+        for pid in (refusing, waiting):
+            await b.suspend(pid)
+            b.send(pid, Add(0))
+        await a.call(sink, Total())
+        connection = network_of(b).connections["a@test"]
+        routes = network_of(a).peers["b@test"].routes
+        body = network_of(a).context.types.encode(Add(1))
+        answers: list[Any] = []
+        push = connection.session.push
+
+        def note(op: bytes, sender: object = None, to: object = None, route: bytes = b"") -> None:
+            if isinstance(read_operation(op), Answer | Failed):
+                answers.append((sender, to))
+            push(op, sender, to, route)
+
+        def take(kind: type, to: PID, sender: PID = A, body: bytes = body) -> None:
+            op = kind(len(answers) + 1, routes.find(Lane.MAIN, sender, to), body)
+            connection.deliver(encode_operation(op))
+
+        monkeypatch.setattr(connection.session, "push", note)
+        missing, stranger = PID("b@test", 1, 999), PID("c@test", 1, 1)
+
+        take(ConfirmedSend, sink)
+        take(ConfirmedSend, missing)
+        take(ConfirmedSend, sink, body=b"unreadable")
+        take(ConfirmedSend, refusing)
+        take(Call, missing)
+        assert answers == [(None, A)] * 5
+        take(ConfirmedSend, sink, stranger)
+        take(Call, sink, stranger)
+        assert answers[5:] == [(None, stranger)] * 2
+        take(ConfirmedSend, waiting)
+        monkeypatch.setattr(network_of(b).context.limits, "calls", 1)
+        take(ConfirmedSend, waiting)
+        take(Call, sink)
+        connection.executor.refuse_calls()
+        take(Call, sink)
+        assert answers[7:] == [(None, A)] * 3
+        await b.resume(waiting)
+        await until(lambda: len(answers) == 11)
+        assert answers[10] == (None, A)

@@ -29,7 +29,6 @@ from ..protocol.operations import (
     Unwatch,
     Watch,
     Withdraw,
-    decode_route,
     sender_of,
 )
 from ..refusals import Refusals
@@ -81,6 +80,12 @@ class _Confirmation(Confirmed):
         self._envelope = envelope
         self._lane = lane
         self._receiver = receiver
+
+    @property
+    def sender(self) -> PID | Alias:
+        """The process that waits."""
+        sender: PID | Alias = self._envelope[1]
+        return sender
 
     def settle(self, admitted: bool, /) -> None:
         if not admitted:
@@ -180,34 +185,34 @@ class Executor:
         route, sender = self._routes.read(op.route)
         self._reject_unread(sender, self._routes.address(route.to), op.body, Why.NOT_PERMITTED)
         if isinstance(op, ConfirmedSend):
-            self._peer.send_answer(op.number, None, error)
+            self._peer.send_answer(op.number, None, error, sender)
 
     def _refuse_call(self, op: Call, refusal: NotPermittedError | None = None) -> None:
-        self._peer.send_answer(op.number, None, refusal or self._refusal("call"))
+        _, sender = self._routes.read(op.route)
+        self._peer.send_answer(op.number, None, refusal or self._refusal("call"), sender)
 
     # -- limits ------------------------------------------------------------------------------------
 
-    def _refuse_further(self, op: Call | ConfirmedSend) -> None:
+    def _refuse_further(self, op: Call | ConfirmedSend, sender: PID | Alias) -> None:
         """Refuse a call, or a message that would wait: too many are open."""
         self._refusals.refuse_excess(TOO_MANY_CALLS)
         here, there = self.router.node, self._peer.node
-        self._peer.send_answer(op.number, None, self._limits.call_error(here, there, here))
+        error = self._limits.call_error(here, there, here)
+        self._peer.send_answer(op.number, None, error, sender)
 
     def _refuse_new_call(self, op: Call) -> None:
         """Refuse a call as a process does that has ended: the caller looks for another. A process
         that knows the successors of its node takes the call.
         """
-        to = self._routes.address(decode_route(op.route).to)
+        route, sender = self._routes.read(op.route)
+        to = self._routes.address(route.to)
         behaviour = getattr(self.router.resolve(to), "behaviour", None)
         if getattr(behaviour, "serves_drained", False):
             self._call(op)
             return
         self._refusals.refuse("draining")
-        self._peer.send_answer(
-            op.number,
-            None,
-            TargetDownError(to, None, Shutdown("its node is draining"), begun=False),
-        )
+        error = TargetDownError(to, None, Shutdown("its node is draining"), begun=False)
+        self._peer.send_answer(op.number, None, error, sender)
 
     # -- messages and calls ------------------------------------------------------------------------
 
@@ -256,7 +261,7 @@ class Executor:
         if receiver is None:
             self._reject_unread(sender, to, op.body, Why.NO_PROCESS)
             self._refusals.refuse("undelivered")
-            self._peer.send_answer(op.number, False, None)
+            self._peer.send_answer(op.number, False, None, sender)
             return
         try:
             message = self._decode(op.body)
@@ -264,7 +269,7 @@ class Executor:
                 raise not_a_message(message)
         except UnreadableValueError as error:
             self._reject(sender, to, self._unreadable(error))
-            self._peer.send_answer(op.number, False, None)
+            self._peer.send_answer(op.number, False, None, sender)
             return
         lane = LANES[priority]
         if (
@@ -275,7 +280,7 @@ class Executor:
             envelope = (MESSAGE, sender, to, message)
             if self.calls_in_flight >= self._limits.calls:
                 self.router.discard(envelope, to, Why.FULL, receiver)
-                self._refuse_further(op)
+                self._refuse_further(op, sender)
                 return
             waiter = _Confirmation(self, op.number, envelope, lane, receiver)
             self._confirmations[waiter] = None
@@ -285,11 +290,11 @@ class Executor:
             taken = self.router.send(sender, to, message, priority)
         except MailboxFullError as error:
             self._refusals.refuse("full")
-            self._peer.send_answer(op.number, None, error)
+            self._peer.send_answer(op.number, None, error, sender)
         else:
             if not taken:
                 self._refusals.refuse("undelivered")
-            self._peer.send_answer(op.number, taken, None)
+            self._peer.send_answer(op.number, taken, None, sender)
 
     def confirm(
         self, waiter: _Confirmation, taken: bool, error: BaseException | None = None
@@ -300,7 +305,7 @@ class Executor:
         del self._confirmations[waiter]
         if not taken:
             self._refusals.refuse("undelivered")
-        self._peer.send_answer(waiter.number, taken, error)
+        self._peer.send_answer(waiter.number, taken, error, waiter.sender)
 
     def _call(self, op: Call) -> None:
         try:
@@ -309,12 +314,12 @@ class Executor:
             self._refuse_call(op, refused.refusal)
             return
         if len(self._calls) + len(self._confirmations) >= self._limits.calls:
-            self._refuse_further(op)
+            self._refuse_further(op, sender)
             return
         if to not in self._processes and self._is_missing(to):
             self._refusals.refuse("undelivered")
             error = TargetDownError(to, None, self.router.missing(to), begun=False)
-            self._peer.send_answer(op.number, None, error)
+            self._peer.send_answer(op.number, None, error, sender)
             return
         try:
             request = self._decode(op.body)
