@@ -1,5 +1,6 @@
 """Files that the operating system has in memory: which are opened and read without blocking."""
 
+import ctypes
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -81,12 +82,17 @@ def test_a_part_that_is_not_in_memory_is_left_to_a_thread(
     assert asked == [8, 8]
 
 
-def test_an_operating_system_without_such_reads_opens_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lacking", ["such reads", "a C library with system calls"])
+def test_an_operating_system_without_a_part_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     (tmp_path / "a").write_bytes(TEXT)
     page_cache._calls.cache_clear()
-    monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
+    if lacking == "such reads":
+        monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
+    else:
+        monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
+        monkeypatch.setattr(ctypes, "PyDLL", lambda *_, **_options: object())
     try:
         with pytest.raises(PermissionError):
             open_cached(str(tmp_path), "a")

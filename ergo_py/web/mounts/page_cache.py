@@ -16,7 +16,9 @@ from typing import Final
 __all__ = ["open_cached", "read_cached"]
 
 _OPENAT2: Final = 437
-"""The number of the system call, on all processors: C libraries have no function for it."""
+"""The number of the system call: C libraries have no function for it. Alpha and MIPS count
+otherwise: there the operating system refuses this number, and a thread opens the file.
+"""
 _AT_FDCWD: Final = -100
 _NO_XDEV, _NO_SYMLINKS, _BENEATH, _CACHED = 0x01, 0x04, 0x08, 0x20
 
@@ -24,13 +26,16 @@ _NO_XDEV, _NO_SYMLINKS, _BENEATH, _CACHED = 0x01, 0x04, 0x08, 0x20
 @lru_cache(maxsize=1)
 def _calls() -> tuple[Callable[..., int], bytes, bytes] | None:
     """The system call, with its rules for the root directory and for a file below it; None if this
-    operating system has none. Made late: Windows has neither the flags nor the library.
+    operating system has none, or the C library no way to it. Made late: Windows has neither the
+    flags nor the library.
     """
     if not hasattr(os, "RWF_NOWAIT"):
         return None
     # PyDLL keeps the lock of the interpreter: another thread would hold it for longer than the
     # call takes.
-    syscall = ctypes.PyDLL(None, use_errno=True).syscall
+    syscall = getattr(ctypes.PyDLL(None, use_errno=True), "syscall", None)
+    if syscall is None:
+        return None
     root = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     # A pipe would block, and a device is no file.
     file = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
