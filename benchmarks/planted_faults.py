@@ -492,7 +492,7 @@ FAULTS = (
     Planted(
         "a new keeper of the map counts hosts that it has not heard as gone",
         *(moves, MAP_KEEPER),
-        "                has_others = is_new or any(\n",
+        "                has_others = self._is_new() or any(\n",
         "                has_others = any(\n",
     ),
     Planted(

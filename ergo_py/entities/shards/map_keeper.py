@@ -102,15 +102,17 @@ class MapKeeper(Actor):
                 if not isinstance(pid, PID):
                     raise Reject(ValueError("only a host says hello"))
                 self._hear(pid, version, list(map(_claim_of, released)), bool(is_leaving))
-                # A new keeper has not heard of all hosts yet.
-                is_new = trio.current_time() - self._began < _SILENT
-                has_others = is_new or any(
+                has_others = self._is_new() or any(
                     each != pid and not host.is_leaving and not host.is_silent
                     for each, host in self._hosts.items()
                 )
                 is_known = not self._is_loaded or version >= self._map.version
                 return (None if is_known else self._map.to_wire()), has_others
         raise Reject(ValueError("the keeper of a map of shards answers hosts only"))
+
+    def _is_new(self) -> bool:
+        """Whether this keeper may not have heard of all hosts yet."""
+        return trio.current_time() - self._began < _SILENT
 
     def _hear(
         self, pid: PID, version: int, released: list[tuple[int, int]], is_leaving: bool
@@ -251,8 +253,10 @@ class MapKeeper(Actor):
 
     def _dismiss(self) -> None:
         """Let hosts leave that have no shards, if no host has a map with shards of theirs: their
-        nodes may end then.
+        nodes may end then. A new keeper waits for the other hosts; it looks again after a pause.
         """
+        if self._is_new():
+            return
         hosts = [(pid, host) for pid, host in self._hosts.items() if not host.is_silent]
         if self._is_loaded and all(host.version >= self._map.version for _, host in hosts):
             for pid, host in hosts:

@@ -9,6 +9,7 @@ import trio
 
 from ergo_py import (
     PID,
+    Actor,
     Caller,
     ChildSpec,
     ErgoError,
@@ -24,15 +25,21 @@ from ergo_py import (
     open_node,
 )
 from ergo_py.cluster import Cluster
+from ergo_py.cluster.lease import LeaseTerms
 from ergo_py.entities import Entities, Entity, FencedError, MemoryStore
 from ergo_py.entities.shards.host import PassedCaller
+from ergo_py.entities.shards.map_keeper import MapKeeper, host_lease, map_address
+from ergo_py.entities.shards.shard_map import Place, ShardMap
+from ergo_py.entities.shards.wire import ENTITY
+from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import entities_of, inspections
 from ergo_py.errors import ServiceBusyError
 from ergo_py.methods import cast
 from ergo_py.testing import World, simulated
 from ergo_py.testing.world.node import WorldNode
 from tests.dispatched import Doer
-from tests.entities.support import host_of, keeping_of
+from tests.entities.support import Sharing, host_of, keeping_of
+from tests.support import process_of
 
 SHARDS = 6
 LEASE = 4.0
@@ -191,6 +198,7 @@ async def test_a_drain_of_the_node_with_the_map_does_not_wait_for_the_next_keepe
 ) -> None:
     nodes = await start_nodes(world, MemoryStore())
     await wait_balanced(nodes)
+    await trio.sleep(3)  # a new keeper would wait for hosts that it has not heard
     keeper = await nodes[1].run(lambda each: Cluster(each).whereis("entities.map"))
     (draining,) = [each for each in nodes if keeper is not None and each.name == keeper.node]
     moments: list[float] = []
@@ -233,6 +241,53 @@ async def test_a_callback_that_takes_too_long_does_not_hold_a_move_up(world: Wor
 
     assert "takes too long" in str(errors[0])
     assert await add(nodes[1], key) == 1
+
+
+class Speaker(Actor):
+    """Speaks to the keeper of the map as a host does, and keeps its orders."""
+
+    def __init__(self) -> None:
+        self.orders: list[object] = []
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        """Say hello."""
+        keeper, version, is_leaving = request
+        return await self.call(keeper, (ENTITY, "hello", version, [], is_leaving))
+
+    def handle_message(self, message: Any, sender: object) -> None:
+        """Keep an order."""
+        self.orders.append(message[1])
+
+
+@simulated(seeds=1)
+async def test_a_new_keeper_of_the_map_lets_no_host_leave_before_it_has_heard_the_others(
+    world: World,
+) -> None:
+    async def start(_: Node) -> None:
+        pass
+
+    here, there = await world.start(2, start)
+    leaving = await here.node.spawn(Speaker)
+    late = await there.node.spawn(Speaker)
+    await Cluster(there.node).register(host_lease("entities", there.name), late)
+    store = MemoryStore()
+    present = ShardMap(7, SHARDS, tuple(Place(late, 1 + each) for each in range(SHARDS)))
+    row = Write(map_address("entities"), 0, 1, 0, None, present.encode(), -1)
+    await here.node.spawn(Sharing, store)
+    await store.commit([row])
+    terms = LeaseTerms(LEASE, LEASE / 4)
+    keeper = await here.node.spawn(MapKeeper, store, "entities", SHARDS, terms)
+    speaker: Any = process_of(here.node, leaving).behaviour
+
+    for version in (6, 6, 7):  # the late host still sends to the host that leaves, by its map
+        assert speaker.orders == []
+        await here.node.call(leaving, (keeper, 7, True))
+        await trio.sleep(2)
+        await there.node.call(late, (keeper, version, False))
+    await here.node.call(leaving, (keeper, 7, True))
+    await trio.sleep(2)
+
+    assert {*speaker.orders} == {"leave"}
 
 
 @simulated(seeds=1)
