@@ -199,8 +199,11 @@ class Host:
             if keeper is None:
                 return
             released = [list(each) for each in self._released.items()]
-            hello = (ENTITY, "hello", self._map.version, released, self._is_draining)
-            found, self._has_others = await self._keeper.call(keeper, hello, timeout=_PAUSE * 2)
+            is_leaving = self._is_draining
+            hello = (ENTITY, "hello", self._map.version, released, is_leaving)
+            found, has_others = await self._keeper.call(keeper, hello, timeout=_PAUSE * 2)
+            # A host may have joined since an answer from before the drain.
+            self._has_others = has_others or not is_leaving
         except (CallError, StoreError):
             return  # the next hello finds another keeper
         if found is not None:

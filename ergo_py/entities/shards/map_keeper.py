@@ -65,6 +65,8 @@ class MapKeeper(Actor):
     so its entities, has ended.
     """
 
+    serves_drained = True  # a host that has just joined takes the shards of the node that drains
+
     def __init__(self, store: Store, name: str, count: int, terms: LeaseTerms) -> None:
         self._store = store
         self._name = name

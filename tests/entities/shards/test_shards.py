@@ -243,6 +243,20 @@ async def test_a_callback_that_takes_too_long_does_not_hold_a_move_up(world: Wor
     assert await add(nodes[1], key) == 1
 
 
+@simulated(seeds=1)
+async def test_a_node_that_drains_gives_its_shards_to_a_node_that_has_just_joined(
+    world: World,
+) -> None:
+    store = MemoryStore()
+    [first] = await start_nodes(world, store, 1)
+    await wait_balanced([first])
+    await trio.sleep(5)  # the keeper of the map, on the first node, has said that it is alone
+    [second] = await start_nodes(world, store, 1)
+
+    assert await first.run(lambda each: each.drain(timeout=20)) == []
+    assert len(host_of(second.node, Counting).held()) == SHARDS
+
+
 class Speaker(Actor):
     """Speaks to the keeper of the map as a host does, and keeps its orders."""
 
