@@ -280,9 +280,22 @@ class NoDescriptors:
         raise OSError("no descriptor is left")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "threads"])
 async def test_a_connection_that_cannot_move_is_served_by_the_old_program(
     case: str, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await upgrade_beside_a_connection(case, place, monkeypatch)
+
+
+async def test_a_connection_with_a_reader_thread_is_served_by_the_old_program(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In real time: a virtual clock would jump to the end of the drain while the thread reads.
+    await upgrade_beside_a_connection("threads", place, monkeypatch)
+
+
+async def upgrade_beside_a_connection(
+    case: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, next_session, options, why = CASES[case]
     go_on, log = trio.Event(), list[Any]()
