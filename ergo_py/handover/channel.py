@@ -120,7 +120,7 @@ class Channel:
                 return {}
         try:
             said = json.loads(self._received[:end])
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         del self._received[: end + 1]
         if not isinstance(said, dict):
@@ -254,7 +254,7 @@ def _items(value: object) -> list[object]:
 
 async def _give_turn(channel: Channel, turn: int) -> str:
     with trio.move_on_after(_TURN):
-        await channel.say({"yours": True}, (turn,))
+        await channel.say({"yours": True, "turn": True}, (turn,))
         if (await channel.hear()).get("mine"):
             return ""
         return "the next version has ended before it has served"

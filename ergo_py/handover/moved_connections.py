@@ -40,6 +40,10 @@ _LOOKS: Final = 50
 """Looks within which a connection has to be between two messages: all that are ready wait so long
 for the others. Looks, not seconds: a program that gets no processor for a while loses only one.
 """
+_START: Final = 1.0
+"""Seconds within which a session has to take its state over: all connections wait so long."""
+_STARTS: Final = 10.0
+"""Seconds within which all sessions have to do so; later ones stay."""
 _BUSY: Final = "busy"
 _NO_DESCRIPTOR: Final = "no descriptor is left"
 _RESERVE: Final = 16
@@ -274,7 +278,7 @@ class ArrivingConnections:
         """Start a session for each connection, and give it its state. Returns the numbers of the
         connections that this program cannot serve.
         """
-        takers, staying = self._takers(), list[int]()
+        takers, staying, end = self._takers(), list[int](), trio.current_time() + _STARTS
         # By inode: the system may have dropped descriptors that were too many for this program.
         sockets = {os.fstat(descriptor).st_ino: descriptor for descriptor in descriptors}
         for line in lines:
@@ -283,7 +287,12 @@ class ArrivingConnections:
             listener = takers.get(str(line["server"]))
             if sock is None:
                 staying.append(number)
-            elif listener is None or not await self._make(number, listener, sock, line):
+            elif (
+                listener is None
+                or trio.current_time() >= end
+                or not _has_reserve(sock)
+                or not await self._make(number, listener, sock, line)
+            ):
                 os.close(sock)
                 staying.append(number)
         for sock in sockets.values():
@@ -293,26 +302,30 @@ class ArrivingConnections:
     async def _make(self, number: int, listener: Listener, sock: int, line: Line) -> bool:
         body, read = line["body"], line["unread"]
         sent = read + line["unsent"]
+        session: Process | None = None
         try:
-            session = await listener.make_session()
-        except SpawnError as error:
-            self._warn(error)
+            with trio.fail_after(_START):
+                session = await listener.make_session()
+                if "take_over" not in session.callbacks.defined:
+                    raise NotAllowedError("its class has no take_over")
+                await self._take(session, body[sent:])
+        except trio.TooSlowError:
+            self._warn(f"it was not ready within {_START:g} s")
+            if session is not None:
+                session.kill()  # it takes no exit while it hangs
             return False
-        try:
-            if "take_over" not in session.callbacks.defined:
-                raise NotAllowedError("its class has no take_over")
-            await self._take(session, body[sent:])
         except Exception as error:  # the session has ended, or take_over has raised: any error
-            self._warn(error)
-            session.ask_to_exit(self._kernel.pid, Shutdown())
+            self._warn(text_of(error))
+            if session is not None:
+                session.ask_to_exit(self._kernel.pid, Shutdown())
             return False
         self._arrived[number] = _Arrived(listener, session, sock, body[:read], body[read:sent])
         return True
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, error: str) -> None:
         self._kernel.logger.warning(
             "a connection stays with the program before: its session cannot take over",
-            error=text_of(error),
+            error=error,
         )
 
     def begin(self) -> None:

@@ -30,6 +30,8 @@ _SILENCE: Final = 150.0
 """Seconds that a program waits for a line of its predecessor, which perhaps hands over to another
 program first.
 """
+_PAUSE: Final = 1.0
+"""Seconds until a program that had no descriptor for a successor tries again."""
 _TRIES: Final = 10
 """How often a program looks for its predecessor, while that hands over to another program."""
 
@@ -63,6 +65,8 @@ class Succession:
         self._next = NextVersion()
         self._failure: NotAllowedError | None = None
         self._listener: socket.socket | None = None
+        self._hidden: Path | None = None
+        """The file of the listener before the turn of this program."""
         self._file: tuple[int, int] | None = None
         """Device and inode of the file at which this program waits for a successor."""
         sockets.begin_to_keep()
@@ -70,7 +74,7 @@ class Succession:
     @property
     def serves(self) -> bool:
         """Whether this program has taken over, and no successor has."""
-        return self._listener is not None and not self._accepting.cancel_called
+        return self._file is not None and not self._accepting.cancel_called
 
     async def begin(self) -> None:
         """Find the predecessor, and get its sockets.
@@ -129,29 +133,39 @@ class Succession:
             self._predecessor.close()
         if self._listener is not None:
             self._listener.close()
-            if _identity(self._path) == self._file:
-                self._path.unlink()
+        if self._hidden is not None:
+            self._hidden.unlink(missing_ok=True)
+        if self._file is not None and _identity(self._path) == self._file:
+            self._path.unlink()
         if self._failure is not None:
             raise self._failure
 
     async def _take_over(self, node: Node) -> bool:
         """Accept connections instead of the predecessor. False if the predecessor goes on."""
         predecessor, arriving = self._predecessor, Arriving(kernel_of(node))
-        if predecessor is not None:
-            try:
+        try:
+            # What can fail comes before the turn, or before this program touches a connection.
+            self._listen()
+            if predecessor is not None:
                 await self._take_states(node, predecessor, arriving)
-            except NotAllowedError as error:
-                arriving.connections.forget()
-                self._failure = error
-                node.stop()
-                return False
-            self._arriving = arriving
+                self._arriving = arriving
+            self._replace_file()
+        except (NotAllowedError, OSError) as error:
+            if predecessor is None:
+                raise
+            arriving.connections.forget()
+            self._failure = (
+                NotAllowedError(f"{self._goes_on}: this one cannot wait for successors: {error}")
+                if isinstance(error, OSError)
+                else error
+            )
+            node.stop()
+            return False
         self._sockets.release()
         arriving.connections.begin()
         for meta in kernel_of(node).router.registry.aliases.values():
             if isinstance(meta, Meta) and isinstance(meta.behaviour, Listener):
                 meta.behaviour.look_again()
-        self._listen()
         if predecessor is not None:
             with suppress(OSError):
                 await predecessor.say({"mine": True})
@@ -189,7 +203,10 @@ class Succession:
                 elif "yours" not in answer:
                     break
         if "yours" in answer:
-            if not _takes_turn(predecessor):
+            turns = predecessor.take_descriptors()
+            if answer.get("turn") and not turns:
+                raise NotAllowedError(f"{goes_on}: this one has no descriptor left for its turn")
+            if not _takes_turn(turns):
                 raise NotAllowedError(f"{goes_on}: this one did not take its turn in time")
             return
         # The predecessor has ended, or has given up on this program in the middle of a line.
@@ -206,14 +223,41 @@ class Succession:
         connections: list[Line],
         predecessor: Channel,
     ) -> None:
-        try:
-            await arriving.take_over(states)
-        except NotAllowedError as error:
+        """Give the processes and sessions their states.
+
+        Raises:
+            NotAllowedError: a process cannot take its state over, or the predecessor has given up
+                meanwhile.
+        """
+        refusal, staying, late = "", list[int](), Line()
+        async with trio.open_nursery() as nursery:
+
+            async def listen() -> None:
+                nonlocal late
+                late = await predecessor.hear()
+                if late:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(listen)
+            try:
+                with trio.fail_after(_SILENCE):
+                    await arriving.take_over(states)
+                descriptors = predecessor.take_descriptors()
+                staying = await arriving.connections.prepare(connections, descriptors)
+            except NotAllowedError as error:
+                refusal = str(error)
+            except trio.TooSlowError:  # of a predecessor that has ended, and says nothing
+                refusal = f"a take_over did not end within {_SILENCE:g} s"
+            nursery.cancel_scope.cancel()
+        if late:
+            limit = late.get("late")
+            raise NotAllowedError(
+                f"{self._goes_on}: this one did not take the states over within {limit} s"
+            )
+        if refusal:
             with suppress(OSError):
-                await predecessor.say({"refused": str(error)})
-            raise NotAllowedError(f"{self._goes_on}: {error}") from error
-        descriptors = predecessor.take_descriptors()
-        staying = await arriving.connections.prepare(connections, descriptors)
+                await predecessor.say({"refused": refusal})
+            raise NotAllowedError(f"{self._goes_on}: {refusal}")
         await predecessor.say({"taken": True, "stay": staying})
 
     @property
@@ -240,16 +284,20 @@ class Succession:
         self._predecessor_has_ended.set()
 
     def _listen(self) -> None:
-        """Listen for successors. The file of the predecessor is replaced in a single step."""
-        path = self._path
+        """Listen for successors, at a file that none knows yet."""
         self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        hidden = path.with_name(f".{os.getpid()}+{id(listener):x}")
+        self._hidden = hidden = self._path.with_name(f".{os.getpid()}+{id(listener):x}")
         listener.bind(str(hidden))
         os.chmod(hidden, 0o600)
         listener.listen(16)
         listener.setblocking(False)
-        self._file = _identity(hidden)
-        os.rename(hidden, path)
+
+    def _replace_file(self) -> None:
+        """Replace the file of the predecessor, in a single step."""
+        assert self._hidden is not None
+        file = _identity(self._hidden)
+        os.rename(self._hidden, self._path)
+        self._file = file
 
     async def _serve_successors(self, node: Node) -> None:
         assert self._listener is not None
@@ -257,7 +305,12 @@ class Succession:
         async with trio.open_nursery() as nursery:
             with self._accepting:
                 while True:
-                    sock, _ = await listener.accept()
+                    try:
+                        sock, _ = await listener.accept()
+                    except OSError as error:  # such as for want of descriptors
+                        node.log.warning("a successor cannot be accepted", error=str(error))
+                        await trio.sleep(_PAUSE)
+                        continue
                     # The directory keeps other users out, too; root is no exception here.
                     if peer_user(cast(socket.socket, sock)) == os.geteuid():
                         nursery.start_soon(self._meet, node, Channel(sock), served)
@@ -266,12 +319,15 @@ class Succession:
 
     async def _meet(self, node: Node, channel: Channel, served: trio.Lock) -> None:
         """Serve ``ergo upgrade`` or a successor; of several successors one after the other."""
-        with closing(channel), suppress(OSError):
+        with closing(channel):
             first: Line = {}
             with trio.move_on_after(PATIENCE):
                 first = await channel.hear()
+            if not first:
+                return  # it only asked whether this program goes on
             if "upgrade" in first:
-                await self._next.upgrade(channel)
+                with suppress(OSError):  # the client has left
+                    await self._next.upgrade(channel)
                 return
             async with served:
                 if not self.serves:
@@ -352,11 +408,10 @@ class Succession:
                 is_done.set()
 
 
-def _takes_turn(predecessor: Channel) -> bool:
+def _takes_turn(turns: list[int]) -> bool:
     """Whether this program serves from now on: the predecessor has not taken the turn back. An
     older predecessor gives none.
     """
-    turns = predecessor.take_descriptors()
     try:
         return not turns or take_turn(turns[-1])
     finally:

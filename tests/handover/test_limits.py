@@ -2,17 +2,20 @@
 
 import os
 import resource
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import PID, Alias, StateMachine
+from ergo_py import PID, Alias, ChildSpec, StateMachine
+from ergo_py.handover.channel import Channel
 from ergo_py.handover.channel import connect as connect_to_program
 from ergo_py.meta import TCP
 from ergo_py.state_machine import state
@@ -26,7 +29,13 @@ from tests.handover.test_moved_connections import (
     own_sockets,
     receive,
 )
-from tests.handover.test_moved_processes import old_program
+from tests.handover.test_moved_processes import Counter, counter, old_program
+from tests.handover.test_steps import (
+    PREDECESSOR,
+    act_as_predecessor,
+    check_waits_for_successors,
+    meet_predecessor,
+)
 from tests.handover.test_succession import place
 
 __all__ = ["own_sockets", "place"]
@@ -199,3 +208,111 @@ async def test_a_connection_with_waiting_callers_stays_and_a_later_call_is_answe
                 await again.say({"mine": True})
                 assert (await again.hear())["body"] == bytes(7)
         assert sizes == [800_000, 7]
+
+
+async def test_a_program_without_a_descriptor_for_a_successor_tries_again(
+    place: Path, autojump_clock: Any
+) -> None:
+    sock = trio.socket.socket(trio.socket.AF_UNIX)
+    async with old_program([], limit=inf) as (old, _):
+        with few_descriptors(0):
+            await sock.connect(str(place / "shop.handover"))
+            await trio.sleep(5)  # virtual
+        with closing(Channel(sock)) as channel:
+            await channel.say({"take": 1})
+            assert await channel.hear() == {"sockets": []}
+        assert "a successor cannot be accepted" in {record.event for record in old.log}
+
+
+async def test_a_probe_of_a_program_is_no_successor(place: Path, autojump_clock: Any) -> None:
+    async with old_program([], limit=inf) as (old, _):
+        await check_waits_for_successors()
+        await trio.testing.wait_all_tasks_blocked()
+        assert old.log == []
+
+
+async def test_a_line_of_deeply_nested_json_is_another_language(autojump_clock: Any) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, closing(Channel(trio.socket.from_stdlib_socket(ours))) as channel:
+        theirs.sendall(b"[" * 100_000 + b"\n")
+        assert await channel.hear() == {}
+
+
+async def precede(channel: Channel, sock: socket.socket, taken: dict[str, Any]) -> None:
+    """Play the steps of a predecessor with a connection, before the turn."""
+    for act in PREDECESSOR[: PREDECESSOR.index("yours")]:
+        if act == "state":
+            inode = os.fstat(sock.fileno()).st_ino
+            line = {"connection": 1, "server": "door", "unread": 0, "unsent": 0, "socket": inode}
+            await channel.say(line, (sock.fileno(),), b"\x05")
+        elif act == "taken":
+            assert await channel.hear() == taken
+        else:
+            await act_as_predecessor(channel, act)
+
+
+@pytest.mark.parametrize("lost", ["file", "turn"])
+async def test_a_successor_that_fails_at_its_turn_leaves_the_connections_alone(
+    lost: str, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = socket.socketpair()
+
+    def rename(*_: object) -> None:
+        raise OSError("no space is left")
+
+    if lost == "file":
+        without = SimpleNamespace(**{**vars(os), "rename": rename})
+        monkeypatch.setattr("ergo_py.handover.succession.os", without)
+
+    async def play(channel: Channel) -> None:
+        await precede(channel, theirs, {"taken": True, "stay": []})
+        if lost == "file":
+            await act_as_predecessor(channel, "yours")
+        else:
+            await channel.say({"yours": True, "turn": True})
+        assert await channel.hear() == {}
+
+    async def check(new: Any) -> None:
+        await new.has_ended.wait()
+        cause = "cannot wait for successors: no space" if lost == "file" else "no descriptor left"
+        assert cause in new.failure
+        theirs.send(b"!")
+        assert ours.recv(9) == b"!"
+
+    with theirs, ours:
+        await meet_predecessor(place, play, check, door(Visitor, unix=place))
+
+
+async def test_a_successor_without_descriptors_lets_connections_stay(
+    place: Path, autojump_clock: Any
+) -> None:
+    theirs, ours = socket.socketpair()
+
+    async def play(channel: Channel) -> None:
+        with few_descriptors(10):
+            await precede(channel, theirs, {"taken": True, "stay": [1]})
+        await act_as_predecessor(channel, "yours")
+        await trio.sleep_forever()
+
+    async def check(new: Any) -> None:
+        await new.serves.wait()
+
+    with theirs, ours:
+        await meet_predecessor(place, play, check, door(Visitor, unix=place))
+
+
+class Hanging(Counter):
+    """Does not take its state over."""
+
+    async def take_over(self, state: Any) -> None:  # type: ignore[override]
+        await trio.sleep_forever()
+
+
+async def test_a_successor_that_hangs_with_a_state_hears_that_it_is_late(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with old_program(counter(), limit=inf) as (old, start):
+        new = await start([ChildSpec("counter", Hanging)], limit=inf)
+        await new.has_ended.wait()
+        assert "goes on: this one did not take the states over within 60.0 s" in new.failure
+        assert await old.node.call("counter", "total") == 0

@@ -233,6 +233,13 @@ class Failing(Visitor):
         self.lines = self.take(state)
 
 
+class Hanging(Visitor):
+    """Does not take its state over."""
+
+    async def take_over(self, state: Any) -> None:  # type: ignore[override]
+        await trio.sleep_forever()
+
+
 class Waiting(Actor):
     """Waits in the middle of a message."""
 
@@ -266,6 +273,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "function": (Visitor, make_not_taking, {}, "refused by the next version"),
     "raises": (partial(Failing, fail), Visitor, {}, "not this layout"),
     "refused": (Visitor, partial(Failing, int, fail), {}, "refused by the next version"),
+    "hangs": (Visitor, Hanging, {}, "refused by the next version"),
     "threads": (Visitor, Visitor, {"reader": "thread"}, "reader threads"),
     "owner": (None, Visitor, {}, "no sessions"),
     "descriptors": (Visitor, Visitor, {}, "no descriptor is left"),

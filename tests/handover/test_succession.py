@@ -233,7 +233,7 @@ async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
         finally:
             succession.end()
 
-    assert heard[-3:] == [{"sockets": ["echo"]}, {"yours": True}, {}]
+    assert heard[-3:] == [{"sockets": ["echo"]}, {"yours": True, "turn": True}, {}]
     assert {} in heard[:-3] or len(heard) == 3
     assert (place / FILE).exists()
     os.close(named.to_hand_over()["echo"])
