@@ -22,6 +22,7 @@ from ergo_py.state_machine import state
 from examples.guide.moved_session import Visitor
 from tests.actors import LogKeeper
 from tests.handover.test_moved_connections import (
+    Hanging,
     Visit,
     connect,
     door,
@@ -29,7 +30,7 @@ from tests.handover.test_moved_connections import (
     own_sockets,
     receive,
 )
-from tests.handover.test_moved_processes import Counter, counter, old_program
+from tests.handover.test_moved_processes import counter, old_program
 from tests.handover.test_steps import (
     PREDECESSOR,
     act_as_predecessor,
@@ -299,13 +300,6 @@ async def test_a_successor_without_descriptors_lets_connections_stay(
 
     with theirs, ours:
         await meet_predecessor(place, play, check, door(Visitor, unix=place))
-
-
-class Hanging(Counter):
-    """Does not take its state over."""
-
-    async def take_over(self, state: Any) -> None:  # type: ignore[override]
-        await trio.sleep_forever()
 
 
 async def test_a_successor_that_hangs_with_a_state_hears_that_it_is_late(

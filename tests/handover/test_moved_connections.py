@@ -233,10 +233,10 @@ class Failing(Visitor):
         self.lines = self.take(state)
 
 
-class Hanging(Visitor):
+class Hanging(Actor):
     """Does not take its state over."""
 
-    async def take_over(self, state: Any) -> None:  # type: ignore[override]
+    async def take_over(self, state: object) -> None:
         await trio.sleep_forever()
 
 
