@@ -493,6 +493,7 @@ class Router(Addresses):
             self.bridge.post(self.arrive, receiver, lane, envelope)
             return True
         with self.bridge.lock:
+            box = receiver.mailbox  # under the lock: an upgrade may have replaced it
             is_in = receiver.takes_bounded and lane is MAIN_LANE and box.take_in(envelope)
             fits = is_in or box.promise(lane)
         if is_in:

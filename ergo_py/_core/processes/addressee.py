@@ -148,7 +148,7 @@ class Addressee:
             self.main = self.mailbox.main
 
     def begin_mailbox(self, mailbox: Mailbox) -> None:
-        """Begin with another mailbox, before the first envelope."""
+        """Read another mailbox from the next envelope on."""
         self.mailbox, self.main = mailbox, mailbox.main
 
     def use_mailbox(self, mailbox: Mailbox) -> None:

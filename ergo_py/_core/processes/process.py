@@ -251,6 +251,8 @@ class Process(Owner):
         )
         if changed is not None:
             self.own_verbs().take(changed)
+        if "handle_batch" in callbacks.defined:
+            self.remember_lanes()
 
     def lift_limits(self, *, init: bool, shutdown: bool) -> None:
         """Let ``init`` and the shutdown take any time, because the children have limits of their
@@ -325,11 +327,17 @@ class Process(Owner):
         return box.lane_of(self.turn.handled) if isinstance(box, LanedMailbox) else MAIN_LANE
 
     def remember_lanes(self) -> None:
-        """Use a mailbox that remembers the lane of the envelope in progress; before the first
-        envelope.
+        """Use a mailbox that remembers the lane of the envelope in progress, from the next envelope
+        on.
         """
-        size, overflow = self.options.mailbox_size or 0, self.options.overflow
-        self.begin_mailbox(LanedMailbox(size, overflow, lambda: self.turn.handled))
+        former = self.mailbox
+        if isinstance(former, LanedMailbox):
+            return
+        laned = LanedMailbox(former.limit, former.overflow, lambda: self.turn.handled)
+        # Under the lock, since threads reserve slots. They may append to MAIN all the time.
+        with self.router.bridge.lock:
+            laned.replace(former)
+            self.begin_mailbox(laned)
 
     # -- calls -------------------------------------------------------------------------------------
 

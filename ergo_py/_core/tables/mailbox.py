@@ -478,6 +478,11 @@ class LanedMailbox(Mailbox):
         self._lane = MAIN_LANE
         self._number = 0
 
+    def replace(self, former: Mailbox) -> None:
+        """Go on with the lanes, the waiting senders and the reserved slots of another mailbox."""
+        for name in Mailbox.__slots__:
+            setattr(self, name, getattr(former, name))
+
     def pop_ahead(self) -> Envelope:
         """Take the next envelope of URGENT or SYSTEM, and remember its lane."""
         self._lane = URGENT_LANE if self.urgent else SYSTEM_LANE

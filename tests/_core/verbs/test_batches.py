@@ -378,6 +378,29 @@ async def test_an_upgrade_comes_after_the_batch_and_may_end_or_begin_batches(
         assert heard == [[1, 2], 3, 4, [3, 4]]
 
 
+async def test_after_an_upgrade_to_batches_a_priority_still_waits_for_no_others(
+    autojump_clock: MockClock,
+) -> None:
+    heard: list[Any] = []
+    spec = ChildSpec("writer", Recorder, heard, mailbox_size=1, overflow=Overflow.WAIT)
+    async with running_node() as node, trio.open_nursery() as nursery:
+        supervisor = await node.supervise([spec])
+        await node.suspend("writer")
+        node.send("writer", 1)
+        nursery.start_soon(node.send_wait, "writer", 2)
+        await wait_all_tasks_blocked()
+
+        await supervisor.upgrade_child("writer", Writer, heard)
+        node.send("writer", 3, priority=Priority.HIGH)
+        await node.resume("writer")
+        await wait_all_tasks_blocked()
+        before = list(heard)
+        await trio.sleep(2.0)
+
+        assert before == [[3]]
+        assert heard == [[3], [1, 2]]
+
+
 async def test_a_callback_that_calls_handle_message_handles_the_given_message_at_once(
     autojump_clock: MockClock,
 ) -> None:
