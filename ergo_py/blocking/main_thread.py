@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from time import monotonic
 from types import FrameType
@@ -25,7 +26,8 @@ def run_main(node: Node, start: Callable[[Node], Any] | None = None) -> None:
 
     ``start(node)``, plain or async, runs on the node's loop first: it starts these processes. If it
     raises, the node stops, and its exception is raised here. Ctrl-C stops the node; a second Ctrl-C
-    raises ``KeyboardInterrupt`` here at once.
+    raises ``KeyboardInterrupt`` here at once: the node goes down without the callbacks that the
+    main thread has not begun.
 
     Raises:
         NotAllowedError: this is not the main thread, or a callback that runs in it.
@@ -49,7 +51,13 @@ def run_main(node: Node, start: Callable[[Node], Any] | None = None) -> None:
         if start is not None:
             name = "start of run_main"
             bridge.post(lambda: Context().run(lambda: kernel.start(begin, name=name)))
-        group.work_here()
+        try:
+            group.work_here()
+        except BaseException:
+            # Otherwise the node would wait for this thread, until it kills the processes.
+            with suppress(NodeStoppedError):
+                bridge.post(kernel.dispatcher_threads.leave_main, group)
+            raise
     if interrupts.is_urgent:
         # A callback got the exception, and its process crashed with it.
         raise KeyboardInterrupt

@@ -127,6 +127,12 @@ class Job:
         """Withdraw the job. False if it has begun."""
         return self._take()
 
+    def refuse(self, error: Exception) -> None:
+        """End the job with an error, unless it has begun. On the loop."""
+        if self._take():
+            self.outcome = outcome.Error(error)
+            self._finished()
+
     def run(self, bridge: Bridge) -> None:
         """Run the job in this thread. Messages that the callback sends reach the loop before the
         notice that it is done.
@@ -197,7 +203,16 @@ class ThreadGroup:
     """A few threads that share a queue of jobs, first come first served."""
 
     __slots__ = (
-        *("_at_work", "_bridge", "_jobs", "_lenders", "_parent", "_stale", "dispatcher"),
+        *(
+            "_at_work",
+            "_bridge",
+            "_is_left",
+            "_jobs",
+            "_lenders",
+            "_parent",
+            "_stale",
+            "dispatcher",
+        ),
         *("lends", "members", "threads"),
     )
 
@@ -213,6 +228,8 @@ class ThreadGroup:
         self.dispatcher = dispatcher
         self.members = 0
         """The number of processes that use these threads."""
+        self._is_left = False
+        """Whether the main thread runs no jobs any more. For the loop."""
         self.lends = len(names) < 2 and getattr(dispatcher, "name", None) is not None
         """Whether several processes share a single thread."""
         self._lenders: list[Lender] = []
@@ -240,7 +257,9 @@ class ThreadGroup:
     def put(self, job: Job) -> None:
         """Queue a job. On the loop."""
         lender = self._top()
-        if lender is not None and any(each is job.owner for each in lender.awaited()):
+        if self._is_left:
+            job.refuse(_left())
+        elif lender is not None and any(each is job.owner for each in lender.awaited()):
             lender.take(job)
         else:
             self._jobs.put(job)
@@ -322,6 +341,16 @@ class ThreadGroup:
         for _ in self.threads:
             self._jobs.put(None)
 
+    def be_left(self) -> None:
+        """Refuse the jobs that wait for the main thread, and all later jobs: it does not come back.
+        On the loop.
+        """
+        self._is_left = True
+        while self.is_wanted():
+            job = self._jobs.get()
+            if job is not None:
+                job.refuse(_left())
+
     def _work(self, cpu: int | None, warn: Callable[[str], None]) -> None:
         if cpu is not None:
             pin_thread(cpu, warn)
@@ -355,6 +384,12 @@ class ThreadGroup:
     def _next_job(self) -> Job | None:
         sources.threads.give_way(self.is_wanted, None)
         return take_next(self._jobs)
+
+
+def _left() -> NotAllowedError:
+    return NotAllowedError(
+        "an exception has ended run_main(), so the main thread runs no callback of Threads.MAIN"
+    )
 
 
 def pin_thread(cpu: int, warn: Callable[[str], None]) -> None:
@@ -541,6 +576,14 @@ class DispatcherThreads:
         group = self._shared.pop(Threads.MAIN.name or "", None)
         if group is not None:
             group.dismiss()
+
+    def leave_main(self, group: ThreadGroup) -> None:
+        """Go on without the main thread: an exception has ended its work, and the node is not down.
+        The processes that use it end without their callbacks.
+        """
+        self._shared.pop(Threads.MAIN.name or "", None)
+        group.be_left()
+        self.leave(group)
 
     def leave(self, thread_group: ThreadGroup) -> None:
         """Remove a process from a group. After the last process the threads end."""

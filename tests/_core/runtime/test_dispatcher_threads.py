@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, Threads
+from ergo_py import BadInputError, NotAllowedError, Threads
 from ergo_py._core.runtime.bridge import Bridge
 from ergo_py._core.runtime.dispatcher_threads import DispatcherThreads, Job, Lender, ThreadGroup
 from ergo_py._core.runtime.thread_fairness import ThreadFairness
@@ -264,3 +264,23 @@ async def test_a_job_is_lent_at_a_cost_that_does_not_grow_with_the_queue() -> No
     assert lent == [True] * 2 * len(first)
     assert order == [*first, *range(length)[::3]]
     assert 0 < len(looks) <= 4 * length  # jobs that were lent leave the queue, all of them at once
+
+
+async def test_the_jobs_of_a_main_thread_that_has_left_end_with_an_error() -> None:
+    yard, finished = Yard(), list[str]()
+    group = yard.dispatcher_threads.join_main()
+    queued = Job(bool, lambda: finished.append("queued"))
+    later = Job(bool, lambda: finished.append("later"))
+    group.put(queued)
+
+    yard.dispatcher_threads.leave_main(group)
+    group.put(later)
+
+    assert finished == ["queued", "later"]
+    for job in (queued, later):
+        assert job.outcome is not None
+        with pytest.raises(NotAllowedError, match="an exception has ended run_main"):
+            job.outcome.unwrap()
+    assert yard.dispatcher_threads.threads == 0
+    with pytest.raises(NotAllowedError):
+        yard.dispatcher_threads.check(Threads.MAIN)

@@ -7,13 +7,16 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
+import trio
 
 from ergo_py import (
+    Actor,
     ChildSpec,
     InitError,
     Node,
     NodeStoppedError,
     NotAllowedError,
+    Reason,
     Shutdown,
     Supervisor,
     SupervisorSpec,
@@ -198,6 +201,34 @@ def test_another_ctrl_c_interrupts_the_callback(
     node.close()
 
     assert "went on" not in log
+
+
+def test_another_ctrl_c_in_an_idle_main_thread_ends_run_main_and_the_node(
+    node: OwnedNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log: list[Any] = []
+    has_left = threading.Event()
+    monkeypatch.setattr(main_thread, "REPEAT", 0.0)
+
+    class Pressing(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            signal.raise_signal(signal.SIGINT)
+            assert await trio.to_thread.run_sync(has_left.wait, PATIENCE)
+
+    async def start(inside: Node) -> None:
+        # The supervisor stops the last child first.
+        window = ChildSpec("window", Doer, log, dispatcher=MAIN)
+        await inside.supervise([window, ChildSpec("pressing", Pressing)])
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        node.run_main(start)
+    has_left.set()
+    node.close()
+
+    assert log == [("init", HERE)]
+    assert "terminate raised" in caplog.text
+    assert "an exception has ended run_main()" in caplog.text
 
 
 def test_a_handler_of_the_program_keeps_ctrl_c(node: OwnedNode) -> None:
