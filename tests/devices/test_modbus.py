@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -18,13 +18,15 @@ from pymodbus.client import ModbusTcpClient
 from pymodbus.server import ModbusTcpServer
 from pymodbus.simulator import DataType, SimData, SimDevice
 
-from ergo_py import Actor, Normal
+from ergo_py import Actor, Node, Normal
 from ergo_py.devices import Modbus
 from ergo_py.meta import Apply
 from ergo_py.testing import checked_node
 from tests.examples.programs import EXAMPLES
 from tests.meta.owner import eventually
 from tests.support import process_of
+
+T = TypeVar("T")
 
 
 def device() -> SimDevice:
@@ -77,17 +79,22 @@ class Owner(Actor):
         return self.plc
 
 
+async def ask(node: Node, plc: Any, request: Apply[T]) -> T:
+    """Call for longer than the client waits on a slow machine."""
+    return await node.call(plc, request, timeout=60)
+
+
 async def test_registers_and_coils_are_read_and_written() -> None:
     with served() as port:
         async with checked_node() as node:
             plc = await node.call(await node.spawn(Owner, port), "plc")
-            await node.call(plc, Modbus.write_registers(2, [8, 9]))
-            await node.call(plc, Modbus.write_coils(1, [True, False, True]))
+            await ask(node, plc, Modbus.write_registers(2, [8, 9]))
+            await ask(node, plc, Modbus.write_coils(1, [True, False, True]))
 
-            assert await node.call(plc, Modbus.read_holding_registers(1, 4)) == [7, 8, 9, 7]
-            assert await node.call(plc, Modbus.read_input_registers(9)) == [215]
-            assert await node.call(plc, Modbus.read_coils(0, 4)) == [False, True, False, True]
-            assert await node.call(plc, Modbus.read_discrete_inputs(2, 2)) == [True, False]
+            assert await ask(node, plc, Modbus.read_holding_registers(1, 4)) == [7, 8, 9, 7]
+            assert await ask(node, plc, Modbus.read_input_registers(9)) == [215]
+            assert await ask(node, plc, Modbus.read_coils(0, 4)) == [False, True, False, True]
+            assert await ask(node, plc, Modbus.read_discrete_inputs(2, 2)) == [True, False]
 
 
 async def test_a_request_that_the_device_refuses_raises() -> None:
@@ -96,8 +103,8 @@ async def test_a_request_that_the_device_refuses_raises() -> None:
             plc = await node.call(await node.spawn(Owner, port), "plc")
 
             with pytest.raises(ModbusException, match="exception_code=2"):
-                await node.call(plc, Modbus.read_holding_registers(500))
-            assert await node.call(plc, Modbus.read_holding_registers(0)) == [7]
+                await ask(node, plc, Modbus.read_holding_registers(500))
+            assert await ask(node, plc, Modbus.read_holding_registers(0)) == [7]
 
 
 def point_to(client: ModbusTcpClient, port: int) -> None:
@@ -111,10 +118,10 @@ async def test_a_device_that_is_absent_is_tried_again_by_the_next_call() -> None
             plc = await node.call(await node.spawn(Owner, nothing.getsockname()[1]), "plc")
             for _ in range(2):
                 with pytest.raises(ConnectionError, match="onnect"):
-                    await node.call(plc, Modbus.read_coils(0))
-            await node.call(plc, Apply(point_to, port))
+                    await ask(node, plc, Modbus.read_coils(0))
+            await ask(node, plc, Apply(point_to, port))
 
-            assert await node.call(plc, Modbus.read_coils(0)) == [False]
+            assert await ask(node, plc, Modbus.read_coils(0)) == [False]
 
 
 async def test_a_stop_interrupts_the_wait_for_a_silent_device() -> None:
@@ -144,5 +151,5 @@ async def test_the_boiler_of_the_cookbook_reads_and_heats() -> None:
             made: Any = process_of(node, await node.spawn(boiler, "127.0.0.1", port)).behaviour
             await eventually(lambda: bool(made.degrees == 21.5))
             plc = await node.call(await node.spawn(Owner, port), "plc")
-            while await node.call(plc, Modbus.read_coils(0)) != [True]:
+            while await ask(node, plc, Modbus.read_coils(0)) != [True]:
                 pass
