@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
 from ..meta.blocking_calls import BlockingCalls
 from ..meta.invocations import Apply
@@ -39,6 +40,8 @@ class Modbus(BlockingCalls):
     kind = "modbus"
 
     def __init__(self, client: Callable[[], ModbusBaseSyncClient]) -> None:
+        if not callable(client):
+            raise BadInputError("client", client, "a function that makes a client of pymodbus")
         super().__init__(factory=client, interrupt=_interrupt)
 
     @staticmethod
@@ -96,7 +99,7 @@ def _write(
 def _answer(client: ModbusBaseSyncClient, verb: str, *args: object, **terms: object) -> ModbusPDU:
     try:
         answer: ModbusPDU = getattr(client, verb)(*args, **terms)
-    except (ConnectionException, ModbusIOException) as error:
+    except (ConnectionException, ModbusIOException, OSError) as error:
         # A late answer would be taken for that to the next request.
         close: Callable[[], object] = client.close
         close()

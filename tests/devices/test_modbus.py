@@ -3,6 +3,7 @@
 import asyncio
 import runpy
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -18,7 +19,7 @@ from pymodbus.client import ModbusTcpClient
 from pymodbus.server import ModbusTcpServer
 from pymodbus.simulator import DataType, SimData, SimDevice
 
-from ergo_py import Actor, Node, Normal
+from ergo_py import Actor, BadInputError, Node, Normal
 from ergo_py.devices import Modbus
 from ergo_py.meta import Apply
 from ergo_py.testing import checked_node
@@ -122,6 +123,32 @@ async def test_a_device_that_is_absent_is_tried_again_by_the_next_call() -> None
             await ask(node, plc, Apply(point_to, port))
 
             assert await ask(node, plc, Modbus.read_coils(0)) == [False]
+
+
+async def test_a_device_that_resets_the_connection_is_tried_again_by_the_next_call() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, served() as port:
+        async with checked_node() as node, trio.open_nursery() as nursery:
+            plc = await node.call(await node.spawn(Owner, listener.getsockname()[1]), "plc")
+
+            def reset() -> None:
+                line, _ = listener.accept()
+                line.recv(100)
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                line.close()
+
+            nursery.start_soon(trio.to_thread.run_sync, reset)
+            with pytest.raises(ConnectionError):
+                await ask(node, plc, Modbus.read_coils(0))
+            await ask(node, plc, Apply(point_to, port))
+
+            assert await ask(node, plc, Modbus.read_coils(0)) == [False]
+
+
+def test_an_argument_that_makes_no_client_is_named() -> None:
+    for wrong in (None, "10.0.0.7"):
+        unchecked: Any = wrong
+        with pytest.raises(BadInputError, match="client"):
+            Modbus(unchecked)
 
 
 async def test_a_stop_interrupts_the_wait_for_a_silent_device() -> None:
