@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import string
 from collections.abc import Coroutine
 from time import monotonic
 from typing import Any, Final, TypeVar, Unpack
+from urllib.parse import quote, unquote
 
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
@@ -25,6 +27,9 @@ _ANSWER: Final = 10.0
 """Seconds for an answer of the server."""
 _ENDS: Final = ("404", "408")
 """The server ends a request by these if it has no more items, or if the time is over."""
+
+_AS_IT_IS: Final = string.punctuation.replace("%", "")
+"""The signs that a key has in its header, besides letters and digits. All others are quoted."""
 
 T = TypeVar("T")
 
@@ -72,6 +77,19 @@ class _Link:
             self._runner.run(self.client.close())
 
 
+def header_of(key: str | bytes) -> str:
+    """A key as a header, which is a line without spaces at its ends. Bytes that are no text stay
+    apart, too.
+    """
+    text = key.decode(errors="surrogateescape") if isinstance(key, bytes) else key
+    return quote(text, _AS_IT_IS, errors="surrogateescape")
+
+
+def key_of(header: str) -> str:
+    """The key that a header has."""
+    return unquote(header, errors="surrogateescape")
+
+
 async def _ignore(_: Exception) -> None:
     """The call that meets a problem raises it, too: nats-py need not write it to a log."""
 
@@ -84,7 +102,8 @@ class JetStream(Broker[_Link]):
     items, however long they take. Items of a pipeline that has ended, and items that were given up
     without ``poison``, are delivered again after the consumer's ``ack_wait``. Acknowledged items
     stay in the stream, unless its retention says otherwise. The key of an item is its header
-    ``key``; without it the subject, if ``subject`` has wildcards.
+    ``key``, with signs as ``%20`` for those that a header cannot hold; without it the subject, if
+    ``subject`` has wildcards.
 
     Args:
         servers: the server, such as ``nats://user:password@localhost:4222``, or several of them.
@@ -168,7 +187,8 @@ class JetStream(Broker[_Link]):
             number = message.metadata.sequence.stream
             if number not in self.held:
                 subject = message.subject if {*"*>"} & {*self._subject} else None
-                key = (message.headers or {}).get("key", subject)
+                header = (message.headers or {}).get("key")
+                key = subject if header is None else key_of(header)
                 # A killed server may have forgotten that it has delivered the item.
                 again = message.metadata.num_delivered > 1 or number <= self._highest
                 self.found.append(Item(message.data, key, number, again))
@@ -231,9 +251,9 @@ class JetStream(Broker[_Link]):
     async def _publish(self, items: list[Item]) -> None:
         publish, stored = self.link.context.publish_async, []
         for item in items:
-            # A header is a line.
             labels = {
-                name: " ".join(str(text).split()) for name, text in self.labels_of(item).items()
+                name: header_of(text) if name == "key" else " ".join(str(text).split())
+                for name, text in self.labels_of(item).items()
             }
             stored.append(await publish(self._subject, item.body, headers=labels))
         await asyncio.gather(*stored)

@@ -7,7 +7,10 @@ from pathlib import Path
 from ergo_py.pipelines import Item, Sink, Source, SQLiteQueue
 from ergo_py.testing.bridges import SourceRig
 
-__all__ = ["SQLiteRig", "put"]
+__all__ = ["ODD_KEYS", "SQLiteRig", "put"]
+
+ODD_KEYS = ["k1", "", " ", "a b", "a  b", "a%20b", "100%", "a\r\nb: c", "Zoë 🐙", "\x00\x7f\x85"]
+"""Keys with signs that a header cannot hold."""
 
 
 def put(sink: Sink, bodies: Sequence[bytes]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from ergo_py.pipelines import Item, JetStream, Source
 from ergo_py.testing.bridges import SOURCE_RULES
 from ergo_py.testing.bridges.sources import SourceRule
+from tests.pipelines.brokers.rigs import ODD_KEYS
 from tests.pipelines.brokers.servers import BROKERS, BrokerServer, Rig, missing, started
 
 ITEMS = int(os.environ.get("ERGO_BROKERS", "2000"))
@@ -101,6 +102,20 @@ def test_an_item_of_jetstream_may_have_a_header_status() -> None:
 
         assert [item.body for item in items] == [b"paid", b"404", b"409"]
         assert rig.left() == 0
+        source.close()
+
+
+def test_keys_come_back_from_jetstream_as_text() -> None:
+    if reason := missing("jetstream"):
+        pytest.skip(reason)
+    with started("jetstream") as server:
+        source = Rig(server, "keys").source()
+        assert isinstance(source, JetStream)
+        source.open()
+        source.handle_batch([Item(b"", key) for key in (*ODD_KEYS, b"k1", b"\xff", 7, None)])
+
+        found = [item.key for item in taken(source, len(ODD_KEYS) + 4)]
+        assert found == [*ODD_KEYS, "k1", "\udcff", "7", None]
         source.close()
 
 

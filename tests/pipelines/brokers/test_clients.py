@@ -9,6 +9,7 @@ import pytest
 from ergo_py import BadInputError, pipelines
 from ergo_py.pipelines import Item
 from ergo_py.pipelines.brokers.broker import Broker, missing
+from tests.pipelines.brokers.rigs import ODD_KEYS
 
 CLIENTS: dict[str, tuple[str, Callable[[int], Any]]] = {
     "AMQP": ("pika", lambda port: pipelines.AMQP(f"amqp://127.0.0.1:{port}", "jobs")),
@@ -87,6 +88,19 @@ def test_an_item_of_jetstream_with_a_header_status_is_an_item(
     with pytest.raises(ConnectionError, match="409"):
         link.run(link.pull("jobs.ergo", "inbox", 3, no_wait=True))
     link.close()
+
+
+def test_a_header_of_jetstream_holds_any_key() -> None:
+    pytest.importorskip("nats", reason="needs the package nats")
+    from ergo_py.pipelines.brokers.jet_stream import header_of, key_of
+
+    headers = [header_of(key) for key in ODD_KEYS]
+
+    assert [key_of(header) for header in headers] == ODD_KEYS
+    assert all(sign.isascii() and sign.isprintable() for sign in "".join(headers))
+    assert " " not in "".join(headers)
+    assert header_of(b"orders/k1:2") == "orders/k1:2"
+    assert key_of(header_of(b"\xff")) != key_of(header_of(b"\xfe"))
 
 
 def test_a_missing_library_is_told_with_its_extra() -> None:
