@@ -271,7 +271,11 @@ async def test_the_jobs_of_a_main_thread_that_has_left_end_with_an_error() -> No
     group = yard.dispatcher_threads.join_main()
     queued = Job(bool, lambda: finished.append("queued"))
     later = Job(bool, lambda: finished.append("later"))
-    group.put(queued)
+    withdrawn = Job(bool, lambda: finished.append("withdrawn"))
+    for job in (withdrawn, queued):
+        group.put(job)
+    withdrawn.withdraw()
+    group.dismiss()
 
     yard.dispatcher_threads.leave_main(group)
     group.put(later)
