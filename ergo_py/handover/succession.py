@@ -81,7 +81,8 @@ class Succession:
 
         Raises:
             ControlSocketError: there is no safe directory for the socket.
-            NotAllowedError: the predecessor does not answer.
+            NotAllowedError: the predecessor does not answer, or this program has no descriptors
+                for its sockets.
         """
         for _ in range(_TRIES):
             channel = await connect(self._name)
@@ -100,10 +101,12 @@ class Succession:
                 self._sockets.take_over(dict(zip(map(str, names), descriptors, strict=True)))
                 self._predecessor = channel
                 return
-            # It has ended, or handed over to another program: look for that one.
             for number in descriptors:
                 os.close(number)
             channel.close()
+            if isinstance(names, list):
+                raise NotAllowedError(f"{self._goes_on}: this one has no descriptor left")
+            # It has ended, or handed over to another program: look for that one.
 
     def watch(self, node: Node, say: Callable[[], object]) -> Callable[[], None]:
         """Take over when the program is up, which it says by calling the returned function; then

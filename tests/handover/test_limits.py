@@ -310,3 +310,20 @@ async def test_a_successor_that_hangs_with_a_state_hears_that_it_is_late(
         await new.has_ended.wait()
         assert "goes on: this one did not take the states over within 60.0 s" in new.failure
         assert await old.node.call("counter", "total") == 0
+
+
+async def test_a_successor_without_descriptors_for_the_sockets_does_not_start(
+    place: Path, autojump_clock: Any
+) -> None:
+    failures = list[str]()
+
+    async def play(channel: Channel) -> None:
+        await act_as_predecessor(channel, "take")
+        await channel.say({"sockets": ["door"]})
+        await trio.sleep_forever()
+
+    async def check(new: Any) -> None:
+        failures.append(str(new))
+
+    await meet_predecessor(place, play, check)
+    assert failures == ["the running program 'shop' goes on: this one has no descriptor left"]
