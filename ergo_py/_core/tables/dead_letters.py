@@ -223,7 +223,8 @@ def _may_be_meant(name: str, known: str) -> bool:
     mine, others = _WORDS.findall(name), _WORDS.findall(known)
     if len(mine) != len(others):
         return "".join(mine) == name  # not a key of letters and digits
-    return any(a != b and len(a) >= _WORD for a, b in zip(mine, others, strict=True))
+    pairs = zip(mine, others, strict=True)
+    return any(a != b and max(len(a), len(b)) >= _WORD for a, b in pairs)
 
 
 class _Messages:
