@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import new_class
 from typing import Any
 
 import pytest
@@ -504,13 +505,12 @@ def test_a_store_that_cannot_be_read_fails_commands_and_service_returns_with_it(
 
 
 def test_an_entity_has_no_batches() -> None:
+    def handle_batch(_self: object, _messages: Sequence[object]) -> None:
+        """Never called."""
+
+    parts = {"batch": Batch(10), "handle_batch": handle_batch}
     with pytest.raises(BehaviourError, match="stores its state after each message"):
-
-        class Rows(Entity[int]):
-            batch = Batch(10)
-
-            def handle_batch(self, messages: Sequence[object]) -> None:
-                """Never called."""
+        new_class("Rows", (Entity[int],), exec_body=lambda body: body.update(parts))
 
 
 def test_a_row_written_by_another_program_is_not_overwritten() -> None:
