@@ -382,10 +382,8 @@ class StateMachine(Actor):
 
     def _arm(self, key: Key, seconds: float, due: _Due) -> None:
         process = self._process
-        clock = process.kernel.clock
-        timer = Timer(clock.timers, process, None, due, Priority.NORMAL, 0.0)
+        timer = process.kernel.clock.arm_timer(seconds, process, None, due, Priority.NORMAL)
         self._timers[key] = (due, timer)
-        clock.arm_timer(timer, seconds)
 
     def _cancel(self, key: Key) -> bool:
         found = self._timers.pop(key, None)

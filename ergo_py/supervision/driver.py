@@ -345,10 +345,9 @@ class SupervisionDriver(Actor):
         process = self._process
         if self._timer is not None:
             self._timer.cancel()
-        clock = process.kernel.clock
+        delay = max(0.0, at - trio.current_time())
         # Without a receiver name: it arrives as a signal, which a full mailbox does not refuse.
-        self._timer = timer = Timer(clock.timers, process, None, None, None, 0.0)
-        clock.arm_timer(timer, max(0.0, at - trio.current_time()))
+        self._timer = process.kernel.clock.arm_timer(delay, process, None, None, None)
 
     def _end(self, reason: Reason) -> None:
         if self._failure is not None:

@@ -8,7 +8,6 @@ from .._core.processes.process import Process
 from .._core.tables.child_slot import ChildSlot
 from .._core.tables.mailbox import Mailbox, Verdict, Waiter
 from .._core.tables.pending_calls import Caller
-from .._core.tables.timers import Timer
 from .._core.vocabulary.envelopes import (
     CALL,
     EVENT,
@@ -239,10 +238,8 @@ class PoolMailbox(Mailbox):
 
     def look_later(self, growth: PoolGrowth) -> None:
         """Send the pool the signal to look whether it has the right number of workers."""
-        clock = self._pool.kernel.clock
         # Without a receiver name: a signal, which a full mailbox does not refuse.
-        timer = Timer(clock.timers, self._pool, None, growth, None, 0.0)
-        clock.arm_timer(timer, growth.wait)
+        self._pool.kernel.clock.arm_timer(growth.wait, self._pool, None, growth, None)
 
     def _choose(self, envelope: Envelope, *, must_fit: bool) -> Process | None:
         match self._routing:

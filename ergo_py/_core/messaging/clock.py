@@ -6,6 +6,7 @@ from math import inf
 import trio
 from trio.lowlevel import current_task
 
+from ..runtime.bridge import get_ident
 from ..runtime.parking import park, wake, yield_turn
 from ..tables.pending_calls import Deadlines, Expiry
 from ..tables.timers import Timer, Timers
@@ -30,7 +31,7 @@ class Clock:
         run: Callable[[Callable[[], bool]], bool],
         now: Callable[[], float] = trio.current_time,
     ) -> None:
-        self.timers = Timers(run)
+        self.timers = Timers(run, get_ident)
         self.deadlines = Deadlines()
         self._fire = fire
         self.now = now
@@ -49,12 +50,21 @@ class Clock:
         if deadline < self._next:
             self._earlier(deadline)
 
-    def arm_timer(self, timer: Timer, delay: float) -> None:
-        """Let a timer fire in ``delay`` seconds."""
+    def arm_timer(
+        self,
+        delay: float,
+        owner: object,
+        to: object,
+        message: object,
+        priority: object,
+        period: float = 0.0,
+    ) -> Timer:
+        """Make a timer that fires in ``delay`` seconds, and belongs to ``owner``."""
         deadline = self.now() + delay
-        self.timers.arm(timer, deadline)
+        timer = Timer(self.timers, deadline, owner, to, message, priority, period)
         if deadline < self._next:
             self._earlier(deadline)
+        return timer
 
     def stop(self) -> None:
         """End the clock's task. No timer fires after this."""

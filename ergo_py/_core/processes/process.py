@@ -39,6 +39,7 @@ from ..vocabulary.options import Options
 from ..vocabulary.reasons import Killed, Reason, Shutdown
 from ..vocabulary.states import (
     INIT,
+    RUNNING,
     SLEEP,
     STOPPING,
     TERMINATED,
@@ -174,6 +175,8 @@ class Process(Owner):
 
     def allow(self, operation: Operation) -> None:
         """Raise unless ``operation`` is allowed in the current state."""
+        if self.state is RUNNING:
+            return  # in nearly all cases: a callback may do everything
         if self.tasks is not None and self.state is SLEEP and self.tasks.are_running_here():
             # A background task acts for its process between two callbacks, too.
             return

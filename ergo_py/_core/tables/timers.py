@@ -27,17 +27,23 @@ _PER_TIMER: Final = 8
 
 
 class Timer:
-    """A message that will be sent once, or every ``period`` seconds, until cancelled or until its
-    owner ends.
+    """A message that will be sent at ``deadline``, once or then every ``period`` seconds, until
+    cancelled or until its owner ends.
     """
 
-    __slots__ = ("_queued", "_table", "message", "owner", "period", "priority", "to")
+    __slots__ = ("_table", "message", "owner", "period", "priority", "to")
 
     def __init__(
-        self, table: "Timers", owner: Any, to: Any, message: object, priority: Any, period: float
+        self,
+        table: "Timers",
+        deadline: float,
+        owner: Any,
+        to: Any,
+        message: object,
+        priority: Any,
+        period: float,
     ) -> None:
         self._table: Timers | None = table
-        self._queued = True
         self.owner: Any = owner
         self.to = to
         self.message: Any = message
@@ -47,6 +53,7 @@ class Timer:
         if owned is None:
             owned = owner.begin_timers()
         owned.append(self)
+        heappush(table._heap, (deadline, next(table._seq), self))
 
     @property
     def active(self) -> bool:
@@ -58,21 +65,21 @@ class Timer:
         after this returns.
         """
         table = self._table
-        return False if table is None else table.run(self._cancel)
-
-    def _cancel(self) -> bool:
-        table = self._table
         if table is None:
             return False
-        self._finish()
-        if self._queued:
-            table.cancelled()
-        return True
-
-    def _finish(self) -> None:
-        owned = self.owner.timers
+        if table.thread() != table.own_thread:
+            return table.run(self.cancel)
+        # A function call for each of these counts would take twice as long as all of the rest.
+        owned: Owned = self.owner.timers
         self._table = self.owner = self.to = self.message = None
-        owned.count_finished()
+        owned._over = over = owned._over + 1
+        if over >= owned._due:
+            owned._clean_up()
+        if table._firing is not self:
+            table._cancelled = over = table._cancelled + 1
+            if over >= table._due:
+                table._clean_up()
+        return True
 
     def __repr__(self) -> str:
         return f"<Timer {'active' if self.active else 'over'}>"
@@ -88,17 +95,12 @@ class Owned(list[Timer]):
     def __init__(self, short: int = _SHORT) -> None:
         super().__init__()
         self._over = 0
+        """Timers in it that have fired or were cancelled."""
         self._due = _FEW_OWNED + 1
         """The number of finished timers at which to look whether they are too many."""
         self._next = 0
         """The index at which the next part of a long list begins; 0 if all parts are clean."""
         self._short = short
-
-    def count_finished(self) -> None:
-        """Count a timer that has fired or was cancelled."""
-        self._over += 1
-        if self._over >= self._due:
-            self._clean_up()
 
     def _clean_up(self) -> None:
         size, is_long = len(self), len(self) > self._short
@@ -153,22 +155,43 @@ def _here(function: Callable[[], bool]) -> bool:
     return function()
 
 
+def _only_thread() -> int:
+    return 0
+
+
 class Timers:
     """The heap of all timers. Its entries are (deadline, sequence number, timer): the number keeps
     timers from being compared.
 
-    ``run`` runs a function in the thread of the table and returns its result.
+    ``run`` runs a function in the thread of the table and returns its result. ``thread`` returns
+    the number of the thread that calls it; the table belongs to the thread that creates it.
     """
 
-    __slots__ = ("_cancelled", "_due", "_heap", "_leaving", "_seq", "_short", "run")
+    __slots__ = (
+        "_cancelled",
+        "_due",
+        "_firing",
+        "_heap",
+        "_leaving",
+        "_seq",
+        "_short",
+        "own_thread",
+        "run",
+        "thread",
+    )
 
     TRIM = 512
     """Maximal number of finished timers that `next` removes from the heaps at a time."""
 
     def __init__(
-        self, run: Callable[[Callable[[], bool]], bool] = _here, short: int = _SHORT
+        self,
+        run: Callable[[Callable[[], bool]], bool] = _here,
+        thread: Callable[[], int] = _only_thread,
+        short: int = _SHORT,
     ) -> None:
         self.run = run
+        self.thread = thread
+        self.own_thread = thread()
         self._heap: list[tuple[float, int, Timer]] = []
         self._leaving: list[tuple[float, int, Timer]] = []
         """A long heap of mostly finished timers. Its active timers move to ``_heap``, a part at a
@@ -179,20 +202,14 @@ class Timers:
         """Number of finished timers in both heaps."""
         self._due = _FEW_IN_HEAP + 1
         """The number at which to look whether they are too many."""
+        self._firing: Timer | None = None
+        """The timer that `expire` has taken from a heap. If its message makes its owner cancel it,
+        it must not count as a finished timer of the heap.
+        """
         self._short = short
 
     def __len__(self) -> int:
         return len(self._heap) + len(self._leaving) - self._cancelled
-
-    def arm(self, timer: Timer, deadline: float) -> None:
-        """Let ``timer`` fire at ``deadline``."""
-        heappush(self._heap, (deadline, next(self._seq), timer))
-
-    def cancelled(self) -> None:
-        """Count a cancelled timer that is still in the heap. Clean up once there are too many."""
-        self._cancelled += 1
-        if self._cancelled >= self._due:
-            self._clean_up()
 
     def _clean_up(self) -> None:
         size, is_long = len(self._heap), len(self._heap) > self._short
@@ -223,11 +240,9 @@ class Timers:
 
     def clear(self) -> None:
         """End all timers: none will fire."""
-        entries = self._heap + self._leaving
+        for _, _, timer in self._heap + self._leaving:
+            timer.cancel()
         self._heap, self._leaving, self._cancelled = [], [], 0
-        for _, _, timer in entries:
-            if timer._table is not None:
-                timer._finish()
 
     def next(self) -> float:
         """The deadline of the first active timer, or infinity.
@@ -262,19 +277,18 @@ class Timers:
                 self._cancelled -= 1
                 break
             fired += 1
-            # The timer has left the heap. If `fire` cancels it, `_cancel` must not count it as a
-            # cancelled entry of the heap.
-            timer._queued = False
+            self._firing = timer
             fire(timer)
             if timer._table is None:
                 continue
-            timer._queued = True
             if timer.period:
                 # Skip missed periods, and keep the phase.
                 late = max(0.0, now - deadline)
-                self.arm(timer, deadline + timer.period * (1 + late // timer.period))
+                again = deadline + timer.period * (1 + late // timer.period)
+                heappush(self._heap, (again, next(self._seq), timer))
             else:
-                timer._finish()
+                timer.cancel()
+        self._firing = None
         if fired and not self._leaving:
             # The heap is shorter now.
             self._due = _too_many(len(self._heap), self._short, _FEW_IN_HEAP)

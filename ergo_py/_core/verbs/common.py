@@ -62,10 +62,8 @@ def arm_timer(
                 if type(message) is Carried
                 else receiver.pack(to, message)
             )
-    clock = process.kernel.clock
     chosen = process.priority if priority is None else check_priority(priority)
-    timer = Timer(clock.timers, process, to, message, chosen, period)
-    clock.arm_timer(timer, delay)
+    timer: Timer = process.kernel.clock.arm_timer(delay, process, to, message, chosen, period)
     return timer
 
 

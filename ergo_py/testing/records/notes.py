@@ -157,10 +157,19 @@ class Schedule:
         self.armed: list[Armed] = []
         """All timers so far, in order."""
 
-    def arm(self, timer: Timer, delay: float) -> None:
-        """Arm a timer."""
-        self.table.arm(timer, self.now + delay)
-        self.armed.append(Armed(delay, timer.period, timer.to, timer.message, timer))
+    def arm(
+        self,
+        delay: float,
+        owner: object,
+        to: object,
+        message: object,
+        priority: object,
+        period: float,
+    ) -> Timer:
+        """Make a timer that fires when a test has let ``delay`` seconds pass."""
+        timer = Timer(self.table, self.now + delay, owner, to, message, priority, period)
+        self.armed.append(Armed(delay, period, to, message, timer))
+        return timer
 
     def pass_time(self, to: float) -> None:
         """Set the clock to a later time."""

@@ -11,7 +11,7 @@ from ..._core.runtime.bridge import get_ident
 from ..._core.tables.callbacks import Callbacks
 from ..._core.tables.pending_calls import Caller
 from ..._core.tables.relations import Kind
-from ..._core.tables.timers import Owned, Timer, Timers
+from ..._core.tables.timers import Owned, Timer
 from ..._core.verbs.common import check_priority
 from ..._core.vocabulary.envelopes import Priority
 from ..._core.vocabulary.errors import NotAllowedError, RelationExistsError, RelationUnknownError
@@ -289,12 +289,16 @@ class _Clock:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
 
-    @property
-    def timers(self) -> Timers:
-        return self._notes.schedule.table
-
-    def arm_timer(self, timer: Timer, delay: float) -> None:
-        self._notes.schedule.arm(timer, delay)
+    def arm_timer(
+        self,
+        delay: float,
+        owner: object,
+        to: object,
+        message: object,
+        priority: object,
+        period: float = 0.0,
+    ) -> Timer:
+        return self._notes.schedule.arm(delay, owner, to, message, priority, period)
 
 
 class _Publisher:

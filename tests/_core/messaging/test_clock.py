@@ -58,9 +58,7 @@ class Fired:
         self.log.append((timer.message, trio.current_time()))
 
     def arm(self, label: str, delay: float, period: float = 0.0) -> Timer:
-        timer = Timer(self.clock.timers, self, "to", label, Priority.NORMAL, period)
-        self.clock.arm_timer(timer, delay)
-        return timer
+        return self.clock.arm_timer(delay, self, "to", label, Priority.NORMAL, period)
 
 
 @pytest.fixture

@@ -29,9 +29,7 @@ class FakeOwner:
 def armed(
     table: Timers, owner: FakeOwner, message: object, deadline: float, period: float = 0.0
 ) -> Timer:
-    timer = Timer(table, owner, "counter", message, 0, period)
-    table.arm(timer, deadline)
-    return timer
+    return Timer(table, deadline, owner, "counter", message, 0, period)
 
 
 class TimersMachine(RuleBasedStateMachine):
@@ -293,30 +291,36 @@ def test_a_timer_shows_whether_it_will_fire() -> None:
 
 def test_a_timer_is_cancelled_on_the_loop_of_its_table() -> None:
     handed_over: list[Callable[[], bool]] = []
+    here = ["loop"]
 
     def run(function: Callable[[], bool]) -> bool:
         handed_over.append(function)
         return True
 
-    timer = armed(Timers(run), FakeOwner(), "message", 1.0)
+    timer = armed(Timers(run, lambda: hash(here[0])), FakeOwner(), "message", 1.0)
 
+    here[0] = "another thread"
     said = timer.cancel()
 
     assert said is True
     assert timer.active
+    here[0] = "loop"
     assert [function() for function in handed_over] == [True]
     assert not timer.active
     assert timer.cancel() is False
 
 
 def test_a_timer_that_ends_before_its_cancellation_reaches_the_loop_is_not_cancelled() -> None:
+    here = ["loop"]
+
     def run(function: Callable[[], bool]) -> bool:
         # In the time that a thread needs to reach the loop.
+        here[0] = "loop"
         table.clear()
         return function()
 
-    table = Timers(run)
-    timer = Timer(table, FakeOwner(), "to", "message", None, 0.0)
-    table.arm(timer, 1.0)
+    table = Timers(run, lambda: hash(here[0]))
+    timer = armed(table, FakeOwner(), "message", 1.0)
 
+    here[0] = "another thread"
     assert timer.cancel() is False
