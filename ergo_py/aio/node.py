@@ -5,7 +5,7 @@ thread, while a task of asyncio waits.
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 import trio
 
@@ -102,9 +102,9 @@ class AsyncioNode(NodeVerbs, Asyncio):
     awaited, iterated or used. :meth:`run` reaches everything else.
     """
 
-    call = _call(Node.call)
-    call_stream = asyncio_stream(Node.call_stream)
-    events = awaited(events)
-    run_task = _task(Node.run_task)
-    map_stream = asyncio_stream(Node.map_stream)
-    run = awaited(run)
+    call: Final = _call(Node.call)
+    call_stream: Final = asyncio_stream(Node.call_stream)
+    events: Final = awaited(events)
+    run_task: Final = _task(Node.run_task)
+    map_stream: Final = asyncio_stream(Node.map_stream)
+    run: Final = awaited(run)

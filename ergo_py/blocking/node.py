@@ -3,7 +3,7 @@ calling thread waits.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, overload
+from typing import Final, TypeVar, overload
 from warnings import warn
 
 from .._core.vocabulary.ids import EventName
@@ -48,14 +48,14 @@ class BlockingNode(NodeVerbs, Blocking):
     else.
     """
 
-    call = plain(Node.call_from_thread)
-    ask = plain(ask)
-    call_stream = blocking_stream(Node.call_stream)
-    events = plain(events)
-    run_task = blocking_task(Node.run_task)
-    map_stream = blocking_stream(Node.map_stream)
-    run = blocked(run)
-    run_main = plain(run_main)
+    call: Final = plain(Node.call_from_thread)
+    ask: Final = plain(ask)
+    call_stream: Final = blocking_stream(Node.call_stream)
+    events: Final = plain(events)
+    run_task: Final = blocking_task(Node.run_task)
+    map_stream: Final = blocking_stream(Node.map_stream)
+    run: Final = blocked(run)
+    run_main: Final = plain(run_main)
 
     def run_async(self, function: Callable[[Node], Awaitable[T]]) -> T:
         """Deprecated name of :meth:`run`, which takes plain functions, too."""

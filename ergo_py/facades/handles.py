@@ -1,5 +1,7 @@
 """Tables of the handles that a node returns, and their facades for both kinds of code."""
 
+from typing import Final
+
 from .._core.tables.timers import Timer
 from ..entity_handles import EntityHandle, html_of
 from ..groups import Group, Registry
@@ -29,22 +31,22 @@ class ServiceVerbs(Facade):
 
     _variable = "service"
 
-    name = value(Service, lambda service: service.name)
-    pid = value(Service, lambda service: service.pid)
-    send = direct(Service.send)
-    send_wait = verb(Service.send_wait)
+    name: Final = value(Service, lambda service: service.name)
+    pid: Final = value(Service, lambda service: service.pid)
+    send: Final = direct(Service.send)
+    send_wait: Final = verb(Service.send_wait)
 
 
 class BlockingService(ServiceVerbs, Blocking):
     """A :class:`Service` without ``await``, for every thread except the node's own."""
 
-    call = blocked(Service.call)
+    call: Final = blocked(Service.call)
 
 
 class AsyncioService(ServiceVerbs, Asyncio):
     """A :class:`Service` whose verbs are awaited on asyncio's loop. Only ``send`` is not."""
 
-    call = awaited(Service.call)
+    call: Final = awaited(Service.call)
 
 
 class EntityVerbs(ServiceVerbs):
@@ -52,7 +54,7 @@ class EntityVerbs(ServiceVerbs):
 
     _variable = "entity"
 
-    post = verb(EntityHandle.post)
+    post: Final = verb(EntityHandle.post)
 
     def _repr_html_(self) -> str:
         return html_of(self._subject)
@@ -61,13 +63,13 @@ class EntityVerbs(ServiceVerbs):
 class BlockingEntity(EntityVerbs, Blocking):
     """An entity without ``await``, for every thread except the node's own."""
 
-    call = blocked(EntityHandle.call)
+    call: Final = blocked(EntityHandle.call)
 
 
 class AsyncioEntity(EntityVerbs, Asyncio):
     """An entity whose verbs are awaited on asyncio's loop. Only ``send`` is not."""
 
-    call = awaited(EntityHandle.call)
+    call: Final = awaited(EntityHandle.call)
 
 
 class SupervisorVerbs(Facade):
@@ -75,18 +77,20 @@ class SupervisorVerbs(Facade):
 
     _variable = "supervisor"
 
-    pid = value(SupervisorHandle, lambda supervisor: supervisor.pid)
-    children = verb(SupervisorHandle.children)
-    count = verb(SupervisorHandle.count)
-    service = handle(SupervisorHandle.service, blocking=BlockingService, asyncio=AsyncioService)
-    start_child = verb(SupervisorHandle.start_child)
-    stop_child = verb(SupervisorHandle.stop_child)
-    restart_child = verb(SupervisorHandle.restart_child)
-    upgrade_child = verb(SupervisorHandle.upgrade_child)
-    add_child = verb(SupervisorHandle.add_child)
-    remove_child = verb(SupervisorHandle.remove_child)
-    enable_child = verb(SupervisorHandle.enable_child)
-    disable_child = verb(SupervisorHandle.disable_child)
+    pid: Final = value(SupervisorHandle, lambda supervisor: supervisor.pid)
+    children: Final = verb(SupervisorHandle.children)
+    count: Final = verb(SupervisorHandle.count)
+    service: Final = handle(
+        SupervisorHandle.service, blocking=BlockingService, asyncio=AsyncioService
+    )
+    start_child: Final = verb(SupervisorHandle.start_child)
+    stop_child: Final = verb(SupervisorHandle.stop_child)
+    restart_child: Final = verb(SupervisorHandle.restart_child)
+    upgrade_child: Final = verb(SupervisorHandle.upgrade_child)
+    add_child: Final = verb(SupervisorHandle.add_child)
+    remove_child: Final = verb(SupervisorHandle.remove_child)
+    enable_child: Final = verb(SupervisorHandle.enable_child)
+    disable_child: Final = verb(SupervisorHandle.disable_child)
 
 
 class BlockingSupervisor(SupervisorVerbs, Blocking):
@@ -102,10 +106,10 @@ class PoolVerbs(SupervisorVerbs):
 
     _variable = "pool"
 
-    workers = verb(PoolHandle.workers)
-    add_workers = verb(PoolHandle.add_workers)
-    remove_workers = verb(PoolHandle.remove_workers)
-    resize = verb(PoolHandle.resize)
+    workers: Final = verb(PoolHandle.workers)
+    add_workers: Final = verb(PoolHandle.add_workers)
+    remove_workers: Final = verb(PoolHandle.remove_workers)
+    resize: Final = verb(PoolHandle.resize)
 
 
 class BlockingPool(PoolVerbs, Blocking):
@@ -125,13 +129,13 @@ class AsyncioGroup(Asyncio):
 
     _variable = "group"
 
-    name = value(Group, lambda group: group.name)
-    join = verb(Group.join)
-    leave = verb(Group.leave)
-    members = verb(Group.members)
-    broadcast = verb(Group.broadcast)
-    monitor = verb(Group.monitor)
-    demonitor = verb(Group.demonitor)
+    name: Final = value(Group, lambda group: group.name)
+    join: Final = verb(Group.join)
+    leave: Final = verb(Group.leave)
+    members: Final = verb(Group.members)
+    broadcast: Final = verb(Group.broadcast)
+    monitor: Final = verb(Group.monitor)
+    demonitor: Final = verb(Group.demonitor)
 
 
 class AsyncioRegistry(Asyncio):
@@ -139,16 +143,16 @@ class AsyncioRegistry(Asyncio):
 
     _variable = "registry"
 
-    name = value(Registry, lambda registry: registry.name)
-    unique = value(Registry, lambda registry: registry.unique)
-    register = verb(Registry.register)
-    unregister = verb(Registry.unregister)
-    whereis = verb(Registry.whereis)
-    lookup = verb(Registry.lookup)
-    entries = verb(Registry.entries)
-    keys = verb(Registry.keys)
-    address = direct(Registry.address)
-    broadcast = verb(Registry.broadcast)
+    name: Final = value(Registry, lambda registry: registry.name)
+    unique: Final = value(Registry, lambda registry: registry.unique)
+    register: Final = verb(Registry.register)
+    unregister: Final = verb(Registry.unregister)
+    whereis: Final = verb(Registry.whereis)
+    lookup: Final = verb(Registry.lookup)
+    entries: Final = verb(Registry.entries)
+    keys: Final = verb(Registry.keys)
+    address: Final = direct(Registry.address)
+    broadcast: Final = verb(Registry.broadcast)
 
 
 class AsyncioTimer(Asyncio):
@@ -156,5 +160,5 @@ class AsyncioTimer(Asyncio):
 
     _variable = "timer"
 
-    active = value(Timer, lambda timer: timer.active)
-    cancel = verb(Timer.cancel)
+    active: Final = value(Timer, lambda timer: timer.active)
+    cancel: Final = verb(Timer.cancel)

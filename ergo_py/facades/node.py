@@ -6,7 +6,7 @@ The verbs with overloads, such as ``call``, have a row in each of the two classe
 
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from .._core.inspection.trace import TraceEntry
 from .._core.kernel import Kernel
@@ -149,90 +149,94 @@ class NodeVerbs(Facade):
             f"`{before}node.run(lambda node: node.{name}{called})`"
         )
 
-    name = value(Node, lambda node: node.name)
-    pid = value(Node, lambda node: node.pid)
-    env = value(Node, lambda node: node.env)
-    log = value(Node, lambda node: node.log)
-    draining = value(Node, lambda node: node.draining)
-    stopping = value(Node, lambda node: node.stopping)
+    name: Final = value(Node, lambda node: node.name)
+    pid: Final = value(Node, lambda node: node.pid)
+    env: Final = value(Node, lambda node: node.env)
+    log: Final = value(Node, lambda node: node.log)
+    draining: Final = value(Node, lambda node: node.draining)
+    stopping: Final = value(Node, lambda node: node.stopping)
 
     # -- processes ---------------------------------------------------------------------------------
 
-    spawn = verb(Node.spawn)
-    send_exit = verb(Node.send_exit)
-    kill = verb(Node.kill)
-    wait_ended = verb(Node.wait_ended)
+    spawn: Final = verb(Node.spawn)
+    send_exit: Final = verb(Node.send_exit)
+    kill: Final = verb(Node.kill)
+    wait_ended: Final = verb(Node.wait_ended)
 
     # -- messages ----------------------------------------------------------------------------------
 
-    send = direct(Node.send)
-    send_wait = verb(Node.send_wait)
-    send_after = handle(Node.send_after, asyncio=AsyncioTimer)
-    send_every = handle(Node.send_every, asyncio=AsyncioTimer)
-    reply = direct(Node.reply)
-    reply_error = direct(Node.reply_error)
+    send: Final = direct(Node.send)
+    send_wait: Final = verb(Node.send_wait)
+    send_after: Final = handle(Node.send_after, asyncio=AsyncioTimer)
+    send_every: Final = handle(Node.send_every, asyncio=AsyncioTimer)
+    reply: Final = direct(Node.reply)
+    reply_error: Final = direct(Node.reply_error)
 
     # -- supervision and applications --------------------------------------------------------------
 
-    supervise = handle(Node.supervise, blocking=BlockingSupervisor, asyncio=AsyncioSupervisor)
-    supervisor = handle(Node.supervisor, blocking=BlockingSupervisor, asyncio=AsyncioSupervisor)
-    pool = handle(Node.pool, blocking=BlockingPool, asyncio=AsyncioPool)
-    service = handle(Node.service, blocking=BlockingService, asyncio=AsyncioService)
-    entity = handle(Node.entity, blocking=BlockingEntity, asyncio=AsyncioEntity)
-    tree = verb(Node.tree)
-    load_applications = verb(Node.load_applications)
-    start_applications = verb(Node.start_applications)
-    stop_applications = verb(Node.stop_applications)
-    applications = verb(Node.applications)
+    supervise: Final = handle(
+        Node.supervise, blocking=BlockingSupervisor, asyncio=AsyncioSupervisor
+    )
+    supervisor: Final = handle(
+        Node.supervisor, blocking=BlockingSupervisor, asyncio=AsyncioSupervisor
+    )
+    pool: Final = handle(Node.pool, blocking=BlockingPool, asyncio=AsyncioPool)
+    service: Final = handle(Node.service, blocking=BlockingService, asyncio=AsyncioService)
+    entity: Final = handle(Node.entity, blocking=BlockingEntity, asyncio=AsyncioEntity)
+    tree: Final = verb(Node.tree)
+    load_applications: Final = verb(Node.load_applications)
+    start_applications: Final = verb(Node.start_applications)
+    stop_applications: Final = verb(Node.stop_applications)
+    applications: Final = verb(Node.applications)
 
     # -- names, groups and other nodes -------------------------------------------------------------
 
-    register = verb(Node.register)
-    unregister = verb(Node.unregister)
-    whereis = verb(Node.whereis)
-    registry = handle(Node.registry, asyncio=AsyncioRegistry)
-    registries = verb(Node.registries)
-    group = handle(Node.group, asyncio=AsyncioGroup)
-    groups = verb(Node.groups)
-    at = direct(Node.at, blocking=_blocking_remote, asyncio=_asyncio_remote)
-    nodes = verb(Node.nodes)
-    discover = verb(Node.discover)
-    network = verb(Node.network)
+    register: Final = verb(Node.register)
+    unregister: Final = verb(Node.unregister)
+    whereis: Final = verb(Node.whereis)
+    registry: Final = handle(Node.registry, asyncio=AsyncioRegistry)
+    registries: Final = verb(Node.registries)
+    group: Final = handle(Node.group, asyncio=AsyncioGroup)
+    groups: Final = verb(Node.groups)
+    at: Final = direct(Node.at, blocking=_blocking_remote, asyncio=_asyncio_remote)
+    nodes: Final = verb(Node.nodes)
+    discover: Final = verb(Node.discover)
+    network: Final = verb(Node.network)
 
     # -- events ------------------------------------------------------------------------------------
 
-    open_topic = verb(Node.open_topic)
-    close_topic = verb(Node.close_topic)
-    publish = verb(Node.publish)
-    event_info = verb(Node.event_info)
+    open_topic: Final = verb(Node.open_topic)
+    close_topic: Final = verb(Node.close_topic)
+    publish: Final = verb(Node.publish)
+    event_info: Final = verb(Node.event_info)
 
     # -- inspection --------------------------------------------------------------------------------
 
-    info = verb(Node.info)
-    processes = verb(Node.processes)
-    process_info = verb(Node.process_info)
-    inspect = verb(Node.inspect)
-    metas = verb(Node.metas)
-    meta_info = verb(Node.meta_info)
-    inspect_meta = verb(Node.inspect_meta)
-    get_state = verb(Node.get_state)
-    replace_state = verb(Node.replace_state)
-    suspend = verb(Node.suspend)
-    resume = verb(Node.resume)
-    trace = verb(trace)
-    statistics = verb(Node.statistics)
-    peek = verb(Node.peek)
-    crashes = verb(Node.crashes)
-    ended = verb(Node.ended)
-    dead_letters = verb(Node.dead_letters)
-    resend = verb(Node.resend)
-    alive = verb(Node.alive)
-    add_logger = verb(Node.add_logger)
-    remove_logger = verb(Node.remove_logger)
+    info: Final = verb(Node.info)
+    processes: Final = verb(Node.processes)
+    process_info: Final = verb(Node.process_info)
+    inspect: Final = verb(Node.inspect)
+    metas: Final = verb(Node.metas)
+    meta_info: Final = verb(Node.meta_info)
+    inspect_meta: Final = verb(Node.inspect_meta)
+    get_state: Final = verb(Node.get_state)
+    replace_state: Final = verb(Node.replace_state)
+    suspend: Final = verb(Node.suspend)
+    resume: Final = verb(Node.resume)
+    trace: Final = verb(trace)
+    statistics: Final = verb(Node.statistics)
+    peek: Final = verb(Node.peek)
+    crashes: Final = verb(Node.crashes)
+    ended: Final = verb(Node.ended)
+    dead_letters: Final = verb(Node.dead_letters)
+    resend: Final = verb(Node.resend)
+    alive: Final = verb(Node.alive)
+    add_logger: Final = verb(Node.add_logger)
+    remove_logger: Final = verb(Node.remove_logger)
 
     # -- shutdown ----------------------------------------------------------------------------------
 
-    drain = verb(Node.drain)
-    reload = verb(Node.reload)
-    stop = verb(Node.stop)
-    stop_soon = direct(Node.stop_soon)
+    drain: Final = verb(Node.drain)
+    reload: Final = verb(Node.reload)
+    stop: Final = verb(Node.stop)
+    stop_soon: Final = direct(Node.stop_soon)

@@ -1,5 +1,7 @@
 """Table of the verbs of another node, as ``node.at("b@site")`` returns it, and its facades."""
 
+from typing import Final
+
 from ..network.remote_node import RemoteNode
 from .facade import Asyncio, Blocking, Facade
 from .handles import AsyncioService, BlockingService
@@ -13,33 +15,33 @@ class RemoteNodeVerbs(Facade):
 
     _variable = "node.at(…)"
 
-    name = value(RemoteNode, lambda remote: remote.name)
-    ping = verb(RemoteNode.ping)
-    whereis = verb(RemoteNode.whereis)
-    service = handle(RemoteNode.service, blocking=BlockingService, asyncio=AsyncioService)
-    wait_up = verb(RemoteNode.wait_up)
-    wait_down = verb(RemoteNode.wait_down)
-    spawn = verb(RemoteNode.spawn)
-    info = verb(RemoteNode.info)
-    processes = verb(RemoteNode.processes)
-    process_info = verb(RemoteNode.process_info)
-    inspect = verb(RemoteNode.inspect)
-    metas = verb(RemoteNode.metas)
-    meta_info = verb(RemoteNode.meta_info)
-    inspect_meta = verb(RemoteNode.inspect_meta)
-    tree = verb(RemoteNode.tree)
-    crashes = verb(RemoteNode.crashes)
-    ended = verb(RemoteNode.ended)
-    dead_letters = verb(RemoteNode.dead_letters)
-    events = verb(RemoteNode.events)
-    applications = verb(RemoteNode.applications)
-    network = verb(RemoteNode.network)
+    name: Final = value(RemoteNode, lambda remote: remote.name)
+    ping: Final = verb(RemoteNode.ping)
+    whereis: Final = verb(RemoteNode.whereis)
+    service: Final = handle(RemoteNode.service, blocking=BlockingService, asyncio=AsyncioService)
+    wait_up: Final = verb(RemoteNode.wait_up)
+    wait_down: Final = verb(RemoteNode.wait_down)
+    spawn: Final = verb(RemoteNode.spawn)
+    info: Final = verb(RemoteNode.info)
+    processes: Final = verb(RemoteNode.processes)
+    process_info: Final = verb(RemoteNode.process_info)
+    inspect: Final = verb(RemoteNode.inspect)
+    metas: Final = verb(RemoteNode.metas)
+    meta_info: Final = verb(RemoteNode.meta_info)
+    inspect_meta: Final = verb(RemoteNode.inspect_meta)
+    tree: Final = verb(RemoteNode.tree)
+    crashes: Final = verb(RemoteNode.crashes)
+    ended: Final = verb(RemoteNode.ended)
+    dead_letters: Final = verb(RemoteNode.dead_letters)
+    events: Final = verb(RemoteNode.events)
+    applications: Final = verb(RemoteNode.applications)
+    network: Final = verb(RemoteNode.network)
 
 
 class BlockingRemoteNode(RemoteNodeVerbs, Blocking):
     """A :class:`RemoteNode` without ``await``, for every thread except the node's own."""
 
-    is_connected = value(RemoteNode, lambda remote: remote.is_connected)
+    is_connected: Final = value(RemoteNode, lambda remote: remote.is_connected)
 
 
 class AsyncioRemoteNode(RemoteNodeVerbs, Asyncio):
