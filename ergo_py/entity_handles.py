@@ -107,8 +107,8 @@ class Once(Request[R], Generic[R]):
     def __init__(self, id: str, request: Any) -> None:
         if not isinstance(id, str) or not id or len(id) > 200:
             raise BadInputError("once", id, "the id of the command: a text of 1 to 200 characters")
-        self.id = id
-        self.request = request
+        self.id: str = id
+        self.request: Final = request
 
     def __repr__(self) -> str:
         return f"{self.request!r} once={self.id!r}"
@@ -120,7 +120,7 @@ class Fresh(Request[R], Generic[R]):
     __slots__ = ("request",)
 
     def __init__(self, request: object) -> None:
-        self.request = request
+        self.request: object = request
 
     def __repr__(self) -> str:
         return f"{self.request!r} fresh"
@@ -132,7 +132,7 @@ class Post(Request[None]):
     __slots__ = ("message",)
 
     def __init__(self, message: object) -> None:
-        self.message = message
+        self.message: object = message
 
     def __repr__(self) -> str:
         return f"post {self.message!r}"
@@ -225,7 +225,7 @@ class EntityTable:
         """The process that keeps them. Its successor after a restart takes this table over."""
         self.keeping: Keeper | None = None
         """The work of the keeper."""
-        self.rules = Rules()
+        self.rules: Rules = Rules()
         """The rules of all slots."""
         self.vacant: Final = ChildSlot("")
         """Stands for the slots of all sleeping entities. Nothing waits in it."""
@@ -310,7 +310,7 @@ class EntityHandle(Service[B_co]):
         sender: PID | Alias | None = None,
     ) -> None:
         self._table = table
-        self.address = address
+        self.address: Address = address
         self._name = str(address)
         super().__init__(kernel, table.vacant, process, sender)
 

@@ -25,7 +25,7 @@ class IdleTimeout(ServedMessage):
     __slots__ = ("clock",)
 
     def __init__(self, clock: "_IdleClock") -> None:
-        self.clock = clock
+        self.clock: _IdleClock = clock
 
 
 class IdleVerbs(Behaviour[M_contra]):

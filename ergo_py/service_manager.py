@@ -35,7 +35,7 @@ class ServiceManager:
         if self._address.startswith(("/", "\0")):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
-        self.watchdog = _read_watchdog(environ)
+        self.watchdog: float | None = _read_watchdog(environ)
         """The seconds within which the manager expects a report of the loop; None for no report."""
 
     @property

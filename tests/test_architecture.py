@@ -284,8 +284,8 @@ MAYBE_ATTRIBUTE = re.compile(r"\bself\s*\.\s*\w+|^ *\w+ *:", re.MULTILINE)
 
 
 def attributes_of(cls: ast.ClassDef) -> set[str]:
-    """The attributes that a class sets on ``self``, and those that it declares; types
-    that are its members are no attributes.
+    """The attributes that a class sets on ``self``, and those that it declares; types and
+    constants that are its members are no attributes.
     """
     on_self = {
         node.attr
@@ -300,7 +300,7 @@ def attributes_of(cls: ast.ClassDef) -> set[str]:
         for node in cls.body
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
-        and ast.unparse(node.annotation) != "TypeAlias"
+        and ast.unparse(node.annotation) not in ("TypeAlias", "Final")
     }
     return on_self | declared
 

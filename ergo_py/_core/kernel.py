@@ -5,7 +5,7 @@ share.
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 import trio
@@ -83,15 +83,15 @@ class Lifetimes:
 
     def __init__(self, obituaries: int) -> None:
         """``obituaries`` is how many of the last ends are kept."""
-        self.spawned = 0
+        self.spawned: int = 0
         """How many processes have started."""
-        self.crashed = 0
+        self.crashed: int = 0
         """How many processes and meta-processes have crashed."""
-        self.threads_abandoned = 0
+        self.threads_abandoned: int = 0
         """How many threads processes have left behind."""
-        self.obituaries = Obituaries(obituaries)
+        self.obituaries: Obituaries = Obituaries(obituaries)
         """The last processes that have ended, with their reasons."""
-        self.past = EndedTotals()
+        self.past: EndedTotals = EndedTotals()
         """Totals of the processes that have ended."""
         self.killed: list[Ended] = []
         """The processes that were killed at the end of the node."""
@@ -143,7 +143,7 @@ class Kernel:
         from .log import Log  # noqa: PLC0415 - structlog is slow to import, and only a node logs
 
         name = options.name
-        self.pid = PID(name, creation, 0)
+        self.pid: PID = PID(name, creation, 0)
         """The PID of the node itself, the sender of its messages."""
         self.node: Any = None
         """The public `Node`."""
@@ -151,17 +151,19 @@ class Kernel:
         """The tasks of all processes."""
         self.options = options
         """The arguments of ``open_node``."""
-        self.burst = options.burst
+        self.burst: int = options.burst
         """Messages that a process may serve before other tasks run."""
         self.env: Mapping[str, object] = options.env or {}
         """The settings that all processes inherit."""
-        self.log = Log(name, "warning", options.log_output, self._offer_record)
+        self.log: Log = Log(name, "warning", options.log_output, self._offer_record)
         """The log of the node."""
-        self.logger = self.log.logger(self.pid)
+        self.logger: Final = self.log.logger(self.pid)
         """The logger of the node itself."""
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
         # Read trio's clock directly: trio.current_time() costs twice as much.
-        self.clock = Clock(self._fire, bridge.run, trio.lowlevel.current_clock().current_time)
+        self.clock: Clock = Clock(
+            self._fire, bridge.run, trio.lowlevel.current_clock().current_time
+        )
         """Timers, and the deadlines of calls."""
         self._compose_messaging(options, bridge)
         self.roots: dict[object, Stoppable] = {}
@@ -170,9 +172,9 @@ class Kernel:
         """The slots of supervised children with a name on the node."""
         self.escalated: Ended | None = None
         """The supervisor whose end stops the node."""
-        self.stopping = False
+        self.stopping: bool = False
         """Whether the node goes down, and starts no more processes."""
-        self.draining = False
+        self.draining: bool = False
         """Whether the node gives its work up to other nodes."""
         self.fatal: BaseException | None = None
         """The exception that stops the node, and that its block raises."""

@@ -52,14 +52,14 @@ class Log:
         """The class of the loggers that have the level of the node."""
         self.change_level(level)
         self._offer = offer
-        self.watched = False
+        self.watched: bool = False
         """Set while there are logger processes."""
         self._kept: deque[tuple[int, LogRecord]] | None = None
         """The last lines with their numbers, while they are kept for inspection."""
         self._keepers = 0
         self._lines = count(1)
         self._write = _writer(output)
-        self.lost = 0
+        self.lost: int = 0
         """The number of lines that could not be written."""
         self._losses = count(1)  # other threads may lose lines, too, and next() is atomic
         self._told_lost = 0

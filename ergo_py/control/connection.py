@@ -48,21 +48,21 @@ class Connection:
     ) -> None:
         self.sock = sock
         self._selector = selector
-        self.client = Client(node, lambda text: wrote(self, text))
+        self.client: Client = Client(node, lambda text: wrote(self, text))
         self._received = bytearray()
         self._to_send = bytearray()
         self.pending: Any = None
         """The request in progress."""
-        self.active = perf_counter()
+        self.active: float = perf_counter()
         """When the client last sent a request, or connected."""
-        self.not_before = self.active
+        self.not_before: float = self.active
         """The earliest time of its next request (rate limit)."""
         self.line_began: float | None = None
         self.write_began: float | None = None
         """Since when the client has read nothing of the pending output."""
-        self.leaving = False
+        self.leaving: bool = False
         """Close the connection as soon as its last answer is out."""
-        self.gone = False
+        self.gone: bool = False
         sock.setblocking(False)
         selector.register(sock, selectors.EVENT_READ, self)
 

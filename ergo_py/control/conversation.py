@@ -35,8 +35,8 @@ class Conversation:
         self._buffer = bytearray()
         self._number = 0
         """The number of the last request; 0 before the first."""
-        self.node = ""
-        self.os_pid = 0
+        self.node: str = ""
+        self.os_pid: int = 0
         self.may: list[str] = []
 
     def pass_on(self, node: str) -> None:
@@ -138,7 +138,7 @@ class Transport:
         requests on to it.
         """
         self.path = path
-        self.conversation = Conversation(path, other)
+        self.conversation: Conversation = Conversation(path, other)
 
     @property
     def node(self) -> str:

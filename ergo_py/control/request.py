@@ -39,10 +39,10 @@ class Client:
         self.node = node
         self.write = write
         """Sends output before the answer."""
-        self.survey = Survey(kernel_of(node))
-        self.row_format = RowFormat()
-        self.waits = Waits(node)
-        self.log_lines = LogLines(node)
+        self.survey: Survey = Survey(kernel_of(node))
+        self.row_format: RowFormat = RowFormat()
+        self.waits: Waits = Waits(node)
+        self.log_lines: LogLines = LogLines(node)
         self._evaluator: Evaluator | None = None
 
     @property

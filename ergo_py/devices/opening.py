@@ -66,9 +66,9 @@ class Opening(MetaProcess):
         self._writer: _Writer | None = None
         self._figures = _Figures()
         self._stay = _Stay()
-        self.is_open = False
+        self.is_open: bool = False
         """Whether calls can write. Written by the threads."""
-        self.why = ""
+        self.why: str = ""
         """Why the device is lost."""
         self._failure: Exception | None = None
         """The error of a write that has lost the device."""

@@ -74,9 +74,9 @@ class Keeping:
         self.table = table
         self.active: OrderedDict[str, Activation] = OrderedDict()
         """The entities that are awake or start, the longest idle first."""
-        self.kernel = keeper._process.kernel
-        self.totals = Totals()
-        self.inspection = KeeperInspection(self)
+        self.kernel: Final = keeper._process.kernel
+        self.totals: Totals = Totals()
+        self.inspection: KeeperInspection = KeeperInspection(self)
         self.parked: dict[Address, int] = {}
         """How many parked messages sleeping entities have, as far as it is known: of those that
         were awake, and of all after a search.
@@ -84,7 +84,7 @@ class Keeping:
         self.host: Host | None = None
         """The shards of this node; None if the store belongs to this node alone."""
         self._bell = Bell(self.kernel.clock)
-        self.commits = GroupCommit(store, self.totals, self._bell.ring)
+        self.commits: GroupCommit = GroupCommit(store, self.totals, self._bell.ring)
         self._schedule = Schedule(self.settings.now)
         self._wanted: dict[Address, None] = {}
         self._idle_bell = False

@@ -57,7 +57,7 @@ class EntityTimer:
 
     def __init__(self, entity: "Entity[Any]", name: str) -> None:
         self._entity = entity
-        self.name = name
+        self.name: str = name
 
     def cancel(self) -> None:
         """Cancel the timer, with the commit of the callback in progress."""

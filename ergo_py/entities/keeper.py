@@ -88,7 +88,7 @@ class Entities(Actor):
         check_number("lease", lease, least=0.5)
         self._shards = shards
         self._lease = lease
-        self.settings = Settings(
+        self.settings: Settings = Settings(
             max_awake=max_awake,
             idle=idle,
             remember=remember,

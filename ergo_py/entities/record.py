@@ -116,9 +116,9 @@ class Record:
     def __init__(self) -> None:
         self.state: bytes | None = None
         """The encoded state; None for an entity without one: it is new, or was deleted."""
-        self.birth = 0
+        self.birth: int = 0
         """Tells this entity from an earlier one of the same key; 0 before its first message."""
-        self.last = 0
+        self.last: int = 0
         """The number of the last message that it has owed."""
         self.owed: Mapping[int, Owed] = _NONE
         """The messages that it owes, in order."""

@@ -68,7 +68,7 @@ class Totals:
     def __init__(self) -> None:
         self.commits = self.versions = self.parked = self.failures = 0
         self.wakings = self.sleeps = 0
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         """The time that all commits have taken."""
         self.last_error: dict[str, object] | None = None
         """The last failure of the store: its text, and its moment of the wall clock."""

@@ -53,7 +53,7 @@ class StateType:
     __slots__ = ("_decode", "_is_large", "cls", "name")
 
     def __init__(self, cls: Any) -> None:
-        self.cls = cls
+        self.cls: Final = cls
         self._is_large = False
         """A large state of this class was seen before."""
         self.name: str = getattr(cls, "__name__", str(cls))

@@ -105,7 +105,9 @@ class Leaving:
         """The processes that this hand-over has suspended; a person resumes the others."""
         self._link: Link | None = None
         """The way to the successor, once it has taken over."""
-        self.connections = LeavingConnections(kernel, self._give_session, self._resume_one)
+        self.connections: LeavingConnections = LeavingConnections(
+            kernel, self._give_session, self._resume_one
+        )
         self.fresh: list[str] = []
         """The names of processes with a state that the successor does not take."""
 
@@ -330,7 +332,7 @@ class Arriving:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._codecs = _Codecs(kernel)
-        self.connections = ArrivingConnections(kernel, self._give)
+        self.connections: ArrivingConnections = ArrivingConnections(kernel, self._give)
 
     def names(self) -> list[str]:
         """The names of the processes that take a state over."""

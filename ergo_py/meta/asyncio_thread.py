@@ -45,10 +45,10 @@ class Job:
     def __init__(
         self, request: Invoke | Apply[Any], caller: Caller | None, sender: Any = None
     ) -> None:
-        self.request = request
+        self.request: Invoke | Apply[Any] = request
         self.caller = caller
         """None if no caller waits: for a message, and once the answer is a stream."""
-        self.sender = sender
+        self.sender: Final = sender
         """The sender of a message."""
         self._task: asyncio.Task[None] | None = None
 
@@ -95,9 +95,9 @@ class LoopThread(MetaProcess):
         self._inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._is_armed = False
         """Whether the loop was woken for the present batch of the inbox."""
-        self.is_lost = False
+        self.is_lost: bool = False
         """Whether the loop has ended by itself."""
-        self.made = trio.Event()
+        self.made: trio.Event = trio.Event()
         self.failure: Exception | None = None
         """The exception of the factory, or of the loop before the object was made."""
 

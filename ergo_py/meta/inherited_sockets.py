@@ -38,9 +38,9 @@ class InheritedSockets:
         """The descriptors of the sockets that a predecessor has handed over, or that servers of
         this program have opened for a successor.
         """
-        self.keeps = False
+        self.keeps: bool = False
         """Whether the sockets that servers open under a name are kept for a successor."""
-        self.is_held = False
+        self.is_held: bool = False
         """Whether the servers accept no connection yet: the predecessor still serves."""
         self._other_pid = pid if pid and pid != str(os.getpid()) else ""
         """The process that got the sockets, if it is another."""

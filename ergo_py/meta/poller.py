@@ -43,10 +43,10 @@ class _WatchedSocket:
     __slots__ = ("ended", "failure", "readable", "task")
 
     def __init__(self, readable: Readable, task: Task | None, ended: Ended | None) -> None:
-        self.readable = readable
-        self.task = task
+        self.readable: Readable = readable
+        self.task: Task | None = task
         """The reader; None if there are only functions."""
-        self.ended = ended
+        self.ended: Ended | None = ended
         self.failure: Exception | None = None
 
 

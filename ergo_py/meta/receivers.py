@@ -81,7 +81,7 @@ class Receivers:
                 "None for the owner, a PID or name, several of them, or a class or function that "
                 "makes an actor for each connection",
             )
-        self.makes_actors = self._factory is not None
+        self.makes_actors: bool = self._factory is not None
         """Whether each connection gets an actor of its own."""
 
     def __str__(self) -> str:

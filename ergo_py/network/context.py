@@ -45,22 +45,22 @@ class NetworkContext:
         """The kernel of the node, in which operations of other nodes are carried out."""
         self.carrier = carrier
         """Carries the frames of all sessions."""
-        self.types = MessageTypes(types)
+        self.types: MessageTypes = MessageTypes(types)
         """The types of messages, and their encoding."""
-        self.snapshots = snapshot_types(types)
+        self.snapshots: MessageTypes = snapshot_types(types)
         """The types of messages, and those of snapshots of a node."""
         self.timing = timing
         """The limits of sessions, in seconds and bytes."""
         self.backlog = backlog
         """Bytes that may wait for each other node."""
         self._read_permits = read_permits
-        self.permits = read_permits()
+        self.permits: Permits = read_permits()
         """The acts that other nodes are permitted here."""
         self.spawns = spawns
         """The behaviours that other nodes may start here."""
         self.limits = limits
         """How many calls and watches there may be between two nodes."""
-        self.deadlocks = Deadlocks(kernel)
+        self.deadlocks: Deadlocks = Deadlocks(kernel)
         """Finds rings of calls over several nodes."""
         self._logged: set[str] = set()
         """The faults that were logged."""

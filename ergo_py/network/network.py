@@ -70,7 +70,7 @@ class Network:
         """The other nodes that are known by now, as receivers, by their names."""
         self.connections: dict[str, NodeConnection] = {}
         """The connections of the same nodes."""
-        self.why_left = ""
+        self.why_left: str = ""
         """Why this node has left its network; empty while it is a member. From any thread."""
         self._window = context.timing.window
         """Bytes that each connected node may have on the way here."""

@@ -75,11 +75,11 @@ class NodeConnection:
         """The protocol with that node."""
         self.peer = peer = Peer(network, node, session, owner)
         """The node, as the receiver of messages and calls."""
-        self.refusals = Refusals(peer)
+        self.refusals: Refusals = Refusals(peer)
         """The operations that either node has refused the other."""
-        self.executor = Executor(peer, self.refusals)
+        self.executor: Executor = Executor(peer, self.refusals)
         """Carries out the operations of that node."""
-        self.watches = Watches(peer)
+        self.watches: Watches = Watches(peer)
         """The targets there that processes here watch."""
         self._parts = bytearray()
         """The parts of an operation that has not arrived whole."""

@@ -71,9 +71,9 @@ class Entry:
         """As it was taken, and as the last stage has left it."""
         self.key: Hashable = None
         """Its key in the step where it is."""
-        self.tries = 0
+        self.tries: int = 0
         """The tries in this step that have failed."""
-        self.taken = taken
+        self.taken: float = taken
         """When it was taken."""
 
     def enter(self, key: Hashable) -> None:
@@ -115,11 +115,11 @@ class Lanes:
     ) -> None:
         self.step, self.retry, self.reopen = step, retry, reopen
         self._done, self._give_up = done, give_up
-        self.inside = 0
+        self.inside: int = 0
         """Entries in the step: those that wait, and those that a lane handles."""
         self.retried = 0
         """Entries that were tried again, each as often as it was."""
-        self.is_hurried = False
+        self.is_hurried: bool = False
         """Whether no lane waits for a full batch any more."""
         self.shared: deque[Entry] = deque()
         """Entries without a key: the next lane that is free takes them."""

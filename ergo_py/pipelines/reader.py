@@ -49,7 +49,7 @@ class SourceReader(MetaProcess):
         """Items so far, and now."""
         self.lost: str = "not opened yet"
         """Why the source is not open; empty while it is."""
-        self.drained = trio.Event()
+        self.drained: trio.Event = trio.Event()
         """Set when the thread has ended."""
 
     # -- on the loop -------------------------------------------------------------------------------

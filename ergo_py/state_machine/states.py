@@ -94,7 +94,7 @@ class StateMethod:
     """A state that is a method of its machine, made by :func:`state`. Its name is the method's."""
 
     def __init__(self, function: Callable[..., Any], timeout: float | None) -> None:
-        self.name = function.__name__
+        self.name: str = function.__name__
         self.timeout = timeout
         self.handle = function
         self.on_enter: Callable[..., Any] | None = None

@@ -92,7 +92,7 @@ class _Publications(Channel[Published]):
 
     def __init__(self, event: EventName, most: int) -> None:
         super().__init__(most)
-        self.event = event
+        self.event: EventName = event
         self.reason: Reason | None = None
         """Why there are no more publications."""
 

@@ -64,19 +64,19 @@ class Child:
     def __init__(
         self, name: str, spec: ChildSpec, position: int, args: tuple[Any, ...] = ()
     ) -> None:
-        self.name = name
+        self.name: str = name
         """Its name below the supervisor."""
-        self.spec = spec
-        self.position = position
+        self.spec: ChildSpec = spec
+        self.position: int = position
         """Its place in the order of starts."""
-        self.args = spec.args + args
+        self.args: tuple[Any, ...] = spec.args + args
         """The arguments of its class: those of the spec, then those of the request."""
         # A template's children would all be registered under its name, so they have none.
-        self.options = (
+        self.options: Final = (
             spec.options if spec.options.name in (None, name) else replace(spec.options, name=None)
         )
         """The options of its process."""
-        self.phase = PENDING
+        self.phase: Phase = PENDING
         """Its place in the drawing above."""
         self.pid: Any = None
         """Its process, while it is up."""
@@ -84,18 +84,20 @@ class Child:
         """Its last process; None if there was none."""
         self.reason: Reason | None = None
         """Why its last process ended."""
-        self.wanted = True
+        self.wanted: bool = True
         """The child is to run, now or later."""
-        self.cycles = False
+        self.cycles: bool = False
         """The child is to be stopped with its siblings, and they restart together."""
         self.down_since: float | None = None
         """When its last process ended or could not be started; None while it runs."""
-        self.due = 0.0
+        self.due: float = 0.0
         """When it may start, if it waits."""
-        self.in_a_row = 0
+        self.in_a_row: int = 0
         """Restarts since the child was last healthy: the back-off grows with them."""
         budget = spec.budget
-        self.window = None if budget is None else Window(budget.restarts, budget.period)
+        self.window: Window | None = (
+            None if budget is None else Window(budget.restarts, budget.period)
+        )
         """Counts restarts against the budget of the child, if it has one of its own."""
         self.started_at: float
         """When its last process came up."""
@@ -264,8 +266,8 @@ class Window:
     __slots__ = ("most", "period", "times")
 
     def __init__(self, most: int, period: float) -> None:
-        self.most = most
-        self.period = period
+        self.most: int = most
+        self.period: float = period
         self.times: deque[float] = deque()
 
     def admits(self, now: float) -> bool:

@@ -27,8 +27,8 @@ class PoolGrowth:
     def __init__(self, least: int, most: int, wait: float) -> None:
         self._least = least
         self._most = most
-        self.wait = wait
-        self.is_looking = False
+        self.wait: float = wait
+        self.is_looking: bool = False
         """Whether a timer is going to fire for the next look."""
         self._newest: Process | None = None
         """The worker of the last message that found its worker busy."""

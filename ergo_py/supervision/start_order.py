@@ -23,9 +23,9 @@ class StartOrder:
         """The child that was started last. The next start waits until this one has succeeded or
         failed.
         """
-        self.is_new = True
+        self.is_new: bool = True
         """True until each child has had its first start, or the first try of it."""
-        self.is_group = strategy in (Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE)
+        self.is_group: bool = strategy in (Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE)
         """Children restart as a group, in order, and not independently."""
         self._starts_together = strategy is Strategy.ALL_FOR_ONE
         """No child of the group starts before the back-off of every child is over."""

@@ -67,7 +67,7 @@ class Supervision:
         self.history: deque[tuple[float, str, Reason, float]] = deque(maxlen=_HISTORY)
         """The last restarts: time (on the clock that the caller passes in), child, reason, delay.
         """
-        self.ended = False
+        self.ended: bool = False
         self._chance = chance
         self._is_simple = spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE
         self._window = Window(spec.intensity, spec.period)

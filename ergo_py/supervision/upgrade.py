@@ -24,7 +24,7 @@ class Upgrade:
 
     def __init__(self, child: str, spec: ChildSpec, migrate: Migrate | None) -> None:
         self._child = child
-        self.spec = spec
+        self.spec: ChildSpec = spec
         """The spec of the child with the new class."""
         self._migrate = migrate
 

@@ -29,17 +29,17 @@ class Channel(Generic[T]):
         """The sleep of the reader."""
         self._room = trio.Event()
         """The sleep of the producer."""
-        self.credit = credit
+        self.credit: int = credit
         """How many values may wait for the reader."""
-        self.dropped = 0
+        self.dropped: int = 0
         """How many values have given their places to newer values."""
-        self.is_closed = False
+        self.is_closed: bool = False
         """Whether the reader has left, or has got everything."""
-        self.is_finished = False
+        self.is_finished: bool = False
         """Whether the producer puts no more values."""
-        self.taken = 0
+        self.taken: int = 0
         """How many values the reader has taken."""
-        self.was_asked = False
+        self.was_asked: bool = False
         """Whether the reader has waited for a value."""
 
     def __len__(self) -> int:

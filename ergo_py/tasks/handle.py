@@ -62,9 +62,9 @@ class Completion(Generic[R]):
         """Asks the process to end. From any thread."""
         self.wait_gone: Callable[[], Coroutine[Any, Any, None]]
         """Waits until the process has ended."""
-        self.is_done = False
+        self.is_done: bool = False
         self.error: BaseException | None = None
-        self.has_handle = True
+        self.has_handle: bool = True
         self._value: Any = None
         self._events: list[trio.Event] = []
         self._frames: list[tuple[BaseException, TracebackType | None]] = []

@@ -54,7 +54,7 @@ class VirtualClock(trio.abc.Clock):
         self._holds = 0
         self._released: trio.Event | None = None
         self._waiting_since: dict[int, tuple[str, float]] = {}
-        self.jumps = 0
+        self.jumps: int = 0
         """How often the clock has jumped by itself."""
 
     def __repr__(self) -> str:

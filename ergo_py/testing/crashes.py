@@ -75,7 +75,7 @@ class CrashLog:
         expected: Iterable[ExpectedCrash] = (),
     ) -> None:
         self._forward = forward
-        self.expected = list(expected)
+        self.expected: list[ExpectedCrash] = list(expected)
         self.unexpected: list[Ended] = []
 
     def __call__(self, crashed: Ended) -> None:

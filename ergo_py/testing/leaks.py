@@ -37,7 +37,7 @@ class LeakError(ErgoError, AssertionError):
     """A resource was left behind, or a process crashed unexpectedly."""
 
     def __init__(self, left: list[str]) -> None:
-        self.left = tuple(left)
+        self.left: tuple[str, ...] = tuple(left)
         """A line for each."""
         super().__init__("\n".join(left))
 

@@ -340,7 +340,7 @@ class _ProbeProcess(Actor):
         announce(self)
         self.received: list[Received] = []
         self.open_calls: deque[Caller] = deque()
-        self.more = trio.Event()
+        self.more: trio.Event = trio.Event()
         self._answer = answer
 
     def init(self) -> None:

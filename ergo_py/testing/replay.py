@@ -141,7 +141,7 @@ class Replay(MetaProcess):
         self._receiver = receiver
         self._answer = answer
         self._then = then
-        self.sent = 0
+        self.sent: int = 0
         """The number of messages sent."""
         self.received: list[Any] = []
         """The messages and requests received, in order."""

@@ -31,7 +31,7 @@ class UnsettledError(ErgoError, AssertionError):
 
     def __init__(self, timeout: float, busy: Collection[str]) -> None:
         self.timeout = timeout
-        self.busy = tuple(busy)
+        self.busy: tuple[str, ...] = tuple(busy)
         """A line for each busy process or thread."""
         super().__init__(
             f"not settled within {timeout:g} s:" + "".join(f"\n  {line}" for line in busy)

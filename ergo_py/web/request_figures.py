@@ -28,7 +28,7 @@ class RequestFigures:
     """
 
     def __init__(self) -> None:
-        self.active = 0
+        self.active: int = 0
         """Requests under way."""
         self._counts: dict[Key, list[int]] = {}
         self._totals: dict[Key, float] = {}

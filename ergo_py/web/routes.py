@@ -67,7 +67,7 @@ class Place:
     ) -> None:
         what = type(self).__name__
         self.prefix = prefix
-        self.parts = _read_prefix(what, prefix)
+        self.parts: tuple[str, ...] = _read_prefix(what, prefix)
         self.body = body
         self.max_body = max_body
         self.request_timeout = request_timeout
@@ -152,7 +152,7 @@ class Route(Place):
 
     Body: TypeAlias = Body
 
-    kind = "actor"
+    kind: str = "actor"
 
     def __init__(
         self,
@@ -180,10 +180,10 @@ class Route(Place):
             if not callable(websocket):
                 raise BadInputError("Route(websocket)", websocket, "a behaviour")
             self.kind = "websocket"
-        self.receivers = Receivers(to if websocket is None else websocket)
-        self.origins = read_origins("Route(origins)", origins)
+        self.receivers: Receivers = Receivers(to if websocket is None else websocket)
+        self.origins: frozenset[str] = read_origins("Route(origins)", origins)
         self.accept: AcceptOption = accept
-        self.subprotocols = tuple(_strings("Route(subprotocols)", subprotocols))
+        self.subprotocols: tuple[str, ...] = tuple(_strings("Route(subprotocols)", subprotocols))
         self.max_message = max_message
         self.compress = compress
         self.ping_interval = ping_interval

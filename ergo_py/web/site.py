@@ -42,23 +42,23 @@ class Site:
         self.routes = routes
         self.options = options
         self._proxies = proxies
-        self.has_proxies = bool(proxies)
+        self.has_proxies: bool = bool(proxies)
         """Whether there are proxies whose words about a client count."""
         self.scheme = "https" if is_secure else "http"
         self._places: dict[str, tuple[tuple[str, ...], Place | None]] = {}
-        self.hosts = None if options.hosts is None else Hosts(options.hosts)
+        self.hosts: Hosts | None = None if options.hosts is None else Hosts(options.hosts)
         """The hosts that are served; None for all."""
-        self.is_draining = False
-        self.applications = Applications(self)
+        self.is_draining: bool = False
+        self.applications: Applications = Applications(self)
         """The mounted applications."""
-        self.is_timed = options.access_log or options.metrics
+        self.is_timed: bool = options.access_log or options.metrics
         """Whether exchanges are timed, for the access log or for metrics."""
         self._figures: RequestFigures | None = None
         self.make_room: Callable[[], None] | None = None
         """Tells a full server, which accepts no peer until a connection ends or is idle, that one
         is idle; None while the server has room.
         """
-        self.statuses = [0] * 6
+        self.statuses: list[int] = [0] * 6
         """Responses by the first digit of their status."""
 
     def open(self, meta: Meta) -> None:
@@ -194,9 +194,9 @@ class Applications:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._running: dict[Place, Application] = {}
-        self.tasks = TaskPool(self._start_task)
+        self.tasks: TaskPool = TaskPool(self._start_task)
         """The tasks of requests that applications answer."""
-        self.local = Endpoint("", 0)
+        self.local: Endpoint = Endpoint("", 0)
         """The endpoint at which the server listens."""
 
     def __getitem__(self, place: Place) -> Application:

@@ -29,9 +29,9 @@ class PooledTask:
     """For the turns in which it is woken."""
 
     def __init__(self, task: Task, work: Awaitable[None]) -> None:
-        self.task = task
+        self.task: Task = task
         self.work: Awaitable[None] | None = work
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope = trio.CancelScope()
 
     def cancel(self) -> None:
         """Cancel the work. The task ends with it."""

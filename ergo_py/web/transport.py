@@ -46,7 +46,7 @@ class Transport:
         self._drop_if_slow = drop_if_slow
         self.id: Alias = connection._meta.id
         """The alias of the connection."""
-        self.peer = peer
+        self.peer: Address = peer
 
     # -- traffic -----------------------------------------------------------------------------------
 

@@ -37,14 +37,14 @@ class Agreement:
     __slots__ = ("actor", "answer", "deflate", "has_begun", "place", "request", "subprotocol")
 
     def __init__(self, request: HTTPRequest, place: Route) -> None:
-        self.request = request
-        self.place = place
-        self.answer = b""
+        self.request: HTTPRequest = request
+        self.place: Route = place
+        self.answer: bytes = b""
         """The response that begins the WebSocket."""
         self.subprotocol: str | None = None
         self.deflate: Deflate | None = None
         self.actor: Process | None = None
-        self.has_begun = False
+        self.has_begun: bool = False
         """The connection is a WebSocket now."""
 
     def begin(self) -> None:

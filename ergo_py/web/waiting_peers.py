@@ -65,13 +65,13 @@ class WaitingPeer:
     __slots__ = ("address", "data", "queue", "sent", "since", "sock")
 
     def __init__(self, sock: socket.socket, address: object, since: float) -> None:
-        self.sock = sock
-        self.address = address
-        self.data = b""
+        self.sock: Final = sock
+        self.address: object = address
+        self.data: bytes = b""
         """The beginning of its head."""
-        self.since = since
+        self.since: float = since
         """When the peer came, or its head began."""
-        self.sent = 0
+        self.sent: int = 0
         """Bytes of its refusal."""
         self.queue: OrderedDict[WaitingPeer, float] | None = None
         """The queue of its time limit."""

@@ -138,11 +138,11 @@ class WebSocket:
         self._pinged: float | None = None
         """When a ping was sent that is not answered yet."""
         self._watch: Deadline | None = None
-        self.state = State.OPEN
-        self.messages_out = 0
+        self.state: State = State.OPEN
+        self.messages_out: int = 0
         # The parser of the connection's input
-        self.has_more = True
-        self.paused = False
+        self.has_more: bool = True
+        self.paused: bool = False
         self.unfinished = self.count = self.produced = 0
         self.error: str | None = None
 

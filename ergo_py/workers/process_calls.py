@@ -56,7 +56,7 @@ class ProcessLostError(ErgoError):
 
     def __init__(self, text: str, lines: Iterable[str] = ()) -> None:
         super().__init__(text)
-        self.lines = tuple(lines)
+        self.lines: tuple[str, ...] = tuple(lines)
         if self.lines:
             self.add_note("Its last lines:\n" + "\n".join(self.lines))
 

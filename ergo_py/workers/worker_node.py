@@ -50,7 +50,7 @@ class WorkerFailedError(ErgoError):
     def __init__(self, node: str, ending: str, lines: Collection[str]) -> None:
         super().__init__(f"the program of node {node} has ended {ending}")
         self.node = node
-        self.lines = tuple(lines)
+        self.lines: tuple[str, ...] = tuple(lines)
         if lines:
             self.add_note("Its last lines:\n" + "\n".join(lines))
 

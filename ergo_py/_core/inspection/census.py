@@ -67,11 +67,11 @@ class Row:
         """Seconds in callbacks, waits inside them included; 0 for a meta-process."""
         self.is_calling = is_calling
         """Whether it waits in a call."""
-        self.rate = 0.0
+        self.rate: float = 0.0
         """Messages handled a second, between the last two passes of the census."""
-        self.load = 0.0
+        self.load: float = 0.0
         """The part of its time spent in callbacks, between the last two passes of the census."""
-        self.worst = 0.0
+        self.worst: float = 0.0
         """The highest load between two passes of the census so far."""
         self.idle_at = -1
         """Its messages, if the last pass found it without messages, call, rate and load; else

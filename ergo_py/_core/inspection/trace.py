@@ -112,7 +112,7 @@ class Trace:
         self._process: Process | None = None
         self._alarm: Deadline | None = None
         self._entries, self._reader = trio.open_memory_channel[TraceEntry](_BUFFER)
-        self.missed = 0
+        self.missed: int = 0
         """How many entries the trace dropped because its reader was too slow."""
 
     async def __aenter__(self) -> "Trace":

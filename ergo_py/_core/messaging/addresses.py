@@ -25,14 +25,14 @@ class Addresses:
     __slots__ = ("directory", "node", "processes", "registry", "remote", "stopped")
 
     def __init__(self, node: str) -> None:
-        self.node = node
+        self.node: str = node
         self.processes: dict[PID, AnyProcess] = {}
         """All processes of the node."""
         self.registry: Registry[Receiver] = Registry()
-        self.directory = Directory()
+        self.directory: Directory = Directory()
         self.remote: RemoteNodes | None = None
         """The other nodes of the network; None for a node without a network."""
-        self.stopped = False
+        self.stopped: bool = False
         """Whether the node is down: it resolves no address of another node."""
 
     def resolve(self, to: Target) -> Receiver | None:

@@ -109,7 +109,7 @@ class Calls:
         self._slice_end = 0.0
         self.serving: Any = None
         """The process whose ``handle_call`` the C extension runs inline."""
-        self.late_replies = 0
+        self.late_replies: int = 0
         """Replies that arrived after their caller had stopped waiting."""
 
     @enable_ki_protection

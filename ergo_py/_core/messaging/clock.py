@@ -31,8 +31,8 @@ class Clock:
         run: Callable[[Callable[[], bool]], bool],
         now: Callable[[], float] = trio.current_time,
     ) -> None:
-        self.timers = Timers(run, get_ident)
-        self.deadlines = Deadlines()
+        self.timers: Timers = Timers(run, get_ident)
+        self.deadlines: Deadlines = Deadlines()
         self._fire = fire
         self.now = now
         """The current time, on the scale of all deadlines of the node. Callable from any thread;

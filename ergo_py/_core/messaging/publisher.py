@@ -65,7 +65,7 @@ class Publisher:
         self._node = node
         self._token = token
         self._log_dead_letter: Callable[[DeadLetter], None] | None = None
-        self.events = Events()
+        self.events: Events = Events()
         self.heard: set[str] = set()
         """The node's own events that have subscribers. Every spawn and every dead letter checks
         this set.

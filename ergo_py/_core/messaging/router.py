@@ -128,30 +128,30 @@ class Router(Addresses):
         hooks: tuple[Hook, ...] = (),
     ) -> None:
         Addresses.__init__(self, node)
-        self.creation = creation
-        self.bridge = bridge
-        self.clock = clock
-        self.dead_letters = dead_letters
+        self.creation: int = creation
+        self.bridge: Bridge = bridge
+        self.clock: Clock = clock
+        self.dead_letters: DeadLetters = dead_letters
         self.deadlocks: deque[tuple[float, tuple[Any, ...], tuple[str, ...], str]] = deque(
             maxlen=50
         )
         """The last refused rings of calls: time, processes, their names, type of the request."""
-        self.turns = turns
-        self.loop_thread = bridge.loop_thread
-        self.numbers = count(1)
+        self.turns: TrioTurns = turns
+        self.loop_thread: int = bridge.loop_thread
+        self.numbers: count[int] = count(1)
         """Numbers of processes and aliases. People type these, so they have their own, slower
         counter.
         """
-        self.references = count(1)
+        self.references: count[int] = count(1)
         """Numbers of calls and tokens, which are far more frequent."""
-        self.hooks = hooks
+        self.hooks: tuple[Hook, ...] = hooks
         """The parts of the node that see each message. None of them for most nodes."""
-        self.sees_all = any(hook.sees_all for hook in hooks)
+        self.sees_all: bool = any(hook.sees_all for hook in hooks)
         """Whether no message and no call may take a short cut past the router."""
-        self.inline_calls = inline_calls and not self.sees_all
-        self.free = _SHORT_CUTS
+        self.inline_calls: bool = inline_calls and not self.sees_all
+        self.free: int = _SHORT_CUTS
         """How many more awaits may skip the checkpoint, before `slice_end`."""
-        self.slice_end = 0.0
+        self.slice_end: float = 0.0
         self.last_receiver = NO_RECEIVER
         """The receiver of the last message, of any sender. A cache: any thread reads it once and
         writes it once, so it needs no lock.

@@ -45,13 +45,13 @@ class Mark:
     __slots__ = ("at", "context", "kind", "to")
 
     def __init__(self, kind: int, to: Any, context: Any) -> None:
-        self.kind = kind
+        self.kind: int = kind
         """The kind that the envelope has without tracing."""
-        self.to = to
+        self.to: Final = to
         """The address."""
-        self.context = context
+        self.context: Final = context
         """The context of the sender, which only the tracing understands."""
-        self.at = perf_counter()
+        self.at: float = perf_counter()
         """When it was sent."""
 
 

@@ -52,7 +52,7 @@ class TaskCaller(Caller):
         self.number = number
         self.to = to
         self.request = request
-        self.task = task
+        self.task: Task = task
         self.callee = callee
         self.settled = self._deferred = False
         self.value = self.error = None
@@ -125,8 +125,8 @@ class CallWaiter:
     __slots__ = ("admitted", "caller")
 
     def __init__(self, caller: Caller) -> None:
-        self.caller = caller
-        self.admitted = False
+        self.caller: Caller = caller
+        self.admitted: bool = False
 
     def settle(self, admitted: bool, /) -> None:
         self.admitted = admitted

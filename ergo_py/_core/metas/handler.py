@@ -72,23 +72,23 @@ class Handler:
     )
 
     def __init__(self, meta: "Meta") -> None:
-        self.meta = meta
-        self.state = _SLEEP
+        self.meta: Meta = meta
+        self.state: MetaState = _SLEEP
         self.history: list[MetaState | float] = [_SLEEP, meta.born]
-        self.context = copy_context()
+        self.context: Context = copy_context()
         """The context variables of the meta-process: those of its spawner, until its callbacks
         change them.
         """
         self.task: DetachedTask | None = None
         self.handling: Envelope | None = None
-        self.handled = 0
+        self.handled: int = 0
         """Messages that the handler has taken from the mailbox."""
         self._retired = False
         self._promised: list[Caller] = []
         """Calls whose replies a worker thread has deferred, until the loop records them."""
         self.worker_scope: trio.CancelScope | None = None
         """The cancel scope around the worker thread that runs a plain callback."""
-        self.worker = 0
+        self.worker: int = 0
         """The identifier of that thread; 0 if there is none."""
         self.worker_host: HostTask | None = None
         """Serves ``trio.from_thread`` in that thread."""

@@ -106,29 +106,31 @@ class Meta:
         birth: "Birth",
     ) -> None:
         router = kernel.router
-        self.kernel, self.router = kernel, router
-        """The shared parts of its node, and its router."""
-        self.id = Alias(router.node, router.creation, next(router.numbers))
+        self.kernel: Kernel = kernel
+        """The shared parts of its node."""
+        self.router: Final = router
+        self.id: Alias = Alias(router.node, router.creation, next(router.numbers))
         """Its alias, the address under which others send to it."""
-        self.behaviour = behaviour
+        self.behaviour: Final = behaviour
         """The instance that the user has made."""
-        self.callbacks = kernel.callbacks_of(type(behaviour), META_CALLBACKS)
+        self.callbacks: Final = kernel.callbacks_of(type(behaviour), META_CALLBACKS)
         """The callbacks that its class has."""
-        self.options = options
+        self.options: MetaOptions = options
         """The options of its spawn."""
-        self.owner, self.process = owner, process
-        """The process or meta-process that has spawned it, and the process at the top of its
-        owners. It ends with its owner.
-        """
+        self.owner: Process | Meta = owner
+        self.process: Process = process
+        """The process or meta-process that has spawned it and ends it, and the topmost owner."""
         self.mailbox: Mailbox = TwoLanes(options.mailbox_size or 0, options.overflow)
         """The messages that wait for its handler."""
-        self.outbox = Outbox(router, self.id, options.backlog, options.when_behind, self._overrun)
+        self.outbox: Outbox = Outbox(
+            router, self.id, options.backlog, options.when_behind, self._overrun
+        )
         """The messages of its reader that wait for their receivers."""
-        self.resources = Resources(self.report)
+        self.resources: Resources = Resources(self.report)
         """The files and sockets that its end unblocks and closes."""
-        self.accepting = True
+        self.accepting: bool = True
         """Whether it takes messages of users: until it begins to end."""
-        self.born = perf_counter()
+        self.born: float = perf_counter()
         """When it was made."""
         self.deferred: dict[Caller, None] | None = None
         """The calls that it answers later."""
@@ -140,22 +142,20 @@ class Meta:
         """Its requests without an answer so far."""
         self.env: Mapping[str, object] = {**owner.env, **options.env} if options.env else owner.env
         """Its settings: its own over those of its owner."""
-        self.priority = options.priority
+        self.priority: Priority = options.priority
         """The priority of the messages that it sends."""
-        self.sent = 0
+        self.sent: int = 0
         """Messages that bypassed the outbox."""
         self.serve_inline: Callable[[Any, Any], bool] | None = None
-        """Serves simple messages in the sender's turn. Returns False for a message that the handler
-        must serve.
-        """
-        self.served_inline = 0
+        """Serves simple messages in the sender's turn; False: the handler must serve it."""
+        self.served_inline: int = 0
         """Messages that were served so."""
         self._logger: FilteringBoundLogger | None = None
         """Its logger; None until it logs."""
-        self.birth = birth
-        self.reader = Reader(self)
-        self.handler = Handler(self)
-        self.ending = Ending(self)
+        self.birth: Birth = birth
+        self.reader: Reader = Reader(self)
+        self.handler: Handler = Handler(self)
+        self.ending: Ending = Ending(self)
 
     def __repr__(self) -> str:
         return f"<{self.callbacks.behaviour} {self.id}>"

@@ -118,23 +118,23 @@ class Outbox:
         """Wakes the reader's thread, while it waits for room."""
         self._emptied: list[Waiter] = []
         """Wait until everything is delivered."""
-        self.limits = Limits(backlog, policy, overrun)
-        self.backlog = backlog
+        self.limits: Limits = Limits(backlog, policy, overrun)
+        self.backlog: int = backlog
         """Messages that may wait at a receiver, of the present size. Only the reader changes this.
         """
-        self.reader = 0
+        self.reader: int = 0
         """The thread that may append to mailboxes directly; 0 if there is none. Only the loop
         changes this.
         """
-        self.released = False
+        self.released: bool = False
         """The meta-process is stopping: the reader must not wait here any more."""
-        self.sent = 0
+        self.sent: int = 0
         """How many messages went through the queue. Only the loop changes this."""
-        self.direct = 0
+        self.direct: int = 0
         """How many messages bypassed the queue. Only the reader changes this, or the loop for a
         reader that is in C code.
         """
-        self.dropped = 0
+        self.dropped: int = 0
         """How many messages found no room."""
 
     def __len__(self) -> int:

@@ -41,9 +41,9 @@ class Reader:
         self.task: DetachedTask | None = None
         self._has_no_task = False
         """It reads without a task, as long as it has nothing to wait for."""
-        self.abandoned = False
+        self.abandoned: bool = False
         """It did not end when asked to: it may not send any more."""
-        self.gone = trio.Event()
+        self.gone: trio.Event = trio.Event()
         """Set when ``start`` has ended, or its task was cut off."""
 
     # -- start -------------------------------------------------------------------------------------

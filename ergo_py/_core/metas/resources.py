@@ -67,7 +67,7 @@ class Resources:
         self._known: list[tuple[Any, Callable[[], object] | None]] = []
         self._bell: Doorbell | None = None
         self._closed = False
-        self.stopping = False
+        self.stopping: bool = False
         """The meta-process is stopping: the reader is to return."""
 
     def add(self, resource: object, unblock: Callable[[], object] | None) -> None:

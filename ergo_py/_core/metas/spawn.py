@@ -45,7 +45,7 @@ class Birth:
     __slots__ = ("_scope", "task")
 
     def __init__(self, task: DetachedTask | None = None) -> None:
-        self.task = task
+        self.task: DetachedTask | None = task
         self._scope: trio.CancelScope | None = None
 
     async def initialise(self, meta: Meta) -> None:

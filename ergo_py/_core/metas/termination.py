@@ -104,19 +104,19 @@ class Ending:
     )
 
     def __init__(self, meta: "Meta") -> None:
-        self.meta = meta
-        self.phase = _INIT
+        self.meta: Meta = meta
+        self.phase: Phase = _INIT
         self.reason: Reason | None = None
         """Set when the phase leaves INIT or OPEN for the end."""
-        self.blameless = False
+        self.blameless: bool = False
         """The failure is not the fault of this meta-process, but of its peer or its owner."""
-        self.draining = False
+        self.draining: bool = False
         """The handler still serves the messages that were accepted before the end."""
         self.task: DetachedTask | None = None
         self.step_limit: TimeLimit | None = None
         """The limit of the step in progress."""
-        self.kills = 0
-        self.gone = trio.Event()
+        self.kills: int = 0
+        self.gone: trio.Event = trio.Event()
         """Set when everything is released, and every watcher notified."""
 
     @property

@@ -2,7 +2,7 @@
 mailbox.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trio.lowlevel import Task, enable_ki_protection
 
@@ -49,11 +49,11 @@ class Addressee:
         router = kernel.router
         self.kernel = kernel
         """The shared parts of its node."""
-        self.router = router
+        self.router: Final = router
         """The router of its node, which each send would otherwise look up in the kernel."""
-        self.id = PID(router.node, router.creation, next(router.numbers))
+        self.id: PID = PID(router.node, router.creation, next(router.numbers))
         """Its PID, which no other process ever gets."""
-        self.callbacks = callbacks
+        self.callbacks: Callbacks = callbacks
         """The callbacks that its class has; all processes of the class share them."""
         self.options = options
         """The options of its spawn."""
@@ -63,7 +63,7 @@ class Addressee:
         """Its further addresses; None while it has none."""
         self._logger: FilteringBoundLogger | None = None
         """Its logger; None until it logs."""
-        self.mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
+        self.mailbox: Mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
         """The messages and signals that wait for it."""
         self.main = self.mailbox.main
         """The lane of its mailbox for plain messages, to which most senders append."""
@@ -71,23 +71,23 @@ class Addressee:
         """The task that reads the mailbox, or a placeholder before its first step and after its
         last.
         """
-        self.accepting = True
+        self.accepting: bool = True
         """Whether it takes messages of users: until it begins to end."""
         is_plain = not router.sees_all and not callbacks.supervises
-        self.takes_direct = is_plain and not options.mailbox_size
+        self.takes_direct: bool = is_plain and not options.mailbox_size
         """Whether senders may append to the main lane without any check, from any thread. Every
         send tests this first. Once False it stays False: otherwise a direct append could overtake a
         message that a thread sent through the loop.
         """
-        self.takes_bounded = (
+        self.takes_bounded: bool = (
             is_plain
             and not self.takes_direct
             and options.overflow in (Overflow.RAISE, Overflow.WAIT)
         )
         """Whether senders may append to the main lane after checking only the mailbox's bound."""
-        self.wake_requested = False
+        self.wake_requested: bool = False
         """Whether a thread has already asked the loop to wake this process."""
-        self.inline = router.inline_calls and callbacks.answers_at_once
+        self.inline: bool = router.inline_calls and callbacks.answers_at_once
         """Whether a call may be served inline, in the caller's task, while this process sleeps."""
         self.slot: ChildSlot | None = None
         """Its slot under a supervisor."""

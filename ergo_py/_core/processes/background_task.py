@@ -104,7 +104,7 @@ class BackgroundTasks:
     __slots__ = ("_running", "_tasks", "process")
 
     def __init__(self, process: "Process") -> None:
-        self.process = process
+        self.process: Process = process
         self._running: dict[BackgroundTask, None] = {}
         self._tasks: set[Task] = set()
 

@@ -119,15 +119,15 @@ class Turn:
     def __init__(self) -> None:
         self.handling: Envelope | None = None
         """The envelope that the process handles now."""
-        self.handled = 0
+        self.handled: int = 0
         """How many envelopes it has handled."""
-        self.published = 0
+        self.published: int = 0
         """How many subscribers its publications have reached, since a burst last ended: the
         publications count in the burst, because the subscribers have to handle them.
         """
-        self.running_time = 0.0
+        self.running_time: float = 0.0
         """Seconds spent in callbacks, up to the end of the last turn."""
-        self.woken = 0.0
+        self.woken: float = 0.0
         """When the current turn began, in its own task or inline in a caller's; 0.0 while the
         process sleeps.
         """

@@ -137,24 +137,24 @@ class Process(Owner):
         self.waiting = None
         self.parent = parent
         """The process that has spawned it; None if the node has."""
-        self.behaviour = _NO_BEHAVIOUR
+        self.behaviour: Handlers = _NO_BEHAVIOUR
         """The instance of the behaviour; None until ``__init__`` has made it."""
-        self.last_receiver = NO_RECEIVER
+        self.last_receiver: AnyProcess = NO_RECEIVER
         """The receiver of its last message. A cache: most processes send to the same receiver
         again, and need no lookup.
         """
-        self.priority = options.priority
+        self.priority: Priority = options.priority
         """The priority of the messages that it sends."""
-        self.trap_exit = False
+        self.trap_exit: bool = False
         """Whether exits of linked processes reach it as messages."""
         inherited: Mapping[str, object] = kernel.env if parent is None else parent.env
         self.env: Mapping[str, object] = {**inherited, **options.env} if options.env else inherited
         """Its settings: its own over those of its parent."""
         self.reason: Reason | None = None
         """The reason with which it ended or is ending."""
-        self.sent = 0
+        self.sent: int = 0
         """Messages that it has sent."""
-        self.unhandled = 0
+        self.unhandled: int = 0
         """Messages and calls that its behaviour has no callback for."""
         self.is_owner = False
         # Created on first use: a process that never needs these does not pay for them.

@@ -49,11 +49,11 @@ class Ending:
         """Set when the sessions of its servers have ended. They are stopped first when the process
         ends, and have their own time limits.
         """
-        self.forced = False
+        self.forced: bool = False
         """Whether the process had to be killed, a kill interrupted a last callback, or background
         tasks were cut off.
         """
-        self.abandoned = False
+        self.abandoned: bool = False
         """Whether the process survived its kill and was abandoned."""
 
     async def finish(self, reason: Reason) -> None:

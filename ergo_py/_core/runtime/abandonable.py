@@ -64,11 +64,11 @@ class Abandonable:
         self._steps = _STEPS
         self._scopes: Any = None
         """Snapshot of the scopes that the task had open before the coroutine began."""
-        self.finished = False
+        self.finished: bool = False
         """The coroutine is not resumed any more."""
-        self.ended = False
+        self.ended: bool = False
         """The coroutine has ended, and so have all nurseries that it had open."""
-        self.detached = False
+        self.detached: bool = False
         """The task was removed from trio's tables."""
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> Awaitable[None]:

@@ -173,9 +173,9 @@ class Bridge:
         # Held while `_armed` or `_bell` changes, once per batch. Reentrant, because a signal
         # handler may call post() while its thread holds the lock.
         self._edge = threading.RLock()
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         """Guards the few counters that both threads and the loop change."""
-        self.loop_thread = get_ident()
+        self.loop_thread: int = get_ident()
         _remember(self)
 
     def on_loop(self) -> bool:
@@ -413,9 +413,9 @@ class ReaderThread:
     __slots__ = ("_thread", "ident", "name", "native_id")
 
     def __init__(self, name: str, body: Callable[[], None]) -> None:
-        self.name = name
-        self.ident = 0
-        self.native_id = 0
+        self.name: str = name
+        self.ident: int = 0
+        self.native_id: int = 0
         self._thread = threading.Thread(target=self._run, args=(body,), name=name, daemon=True)
 
     def start(self) -> None:

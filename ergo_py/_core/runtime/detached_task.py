@@ -36,7 +36,7 @@ class DetachedTask:
         self._scope = trio.CancelScope()
         self.task: Task | None = None
         """The trio task, from its first step to its last."""
-        self.gone = trio.Event()
+        self.gone: trio.Event = trio.Event()
         """Set when the task has ended or was abandoned."""
 
     def start(

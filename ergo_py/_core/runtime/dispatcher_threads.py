@@ -109,16 +109,16 @@ class Job:
         host: ThreadHost | None = None,
     ) -> None:
         self.function = function
-        self.host = host
+        self.host: ThreadHost | None = host
         """Serves ``trio.from_thread`` in the callback."""
-        self.owner = owner
+        self.owner: Final = owner
         """The process that the callback belongs to."""
         self.lender: Lender | None = None
         """The last callback whose thread was asked to run the job meanwhile."""
         self._finished = finished
         # A list, because list.pop() is atomic: the ticket cannot be taken twice.
         self._tickets = [None]
-        self.ident = 0
+        self.ident: int = 0
         """The thread that runs the job; 0 before and after."""
         self.outcome: outcome.Outcome[Any] | None = None
         """The result or exception of the callback, once it is done."""
@@ -230,7 +230,7 @@ class ThreadGroup:
         """The number of processes that use these threads."""
         self._is_left = False
         """Whether the main thread runs no jobs any more. For the loop."""
-        self.lends = len(names) < 2 and getattr(dispatcher, "name", None) is not None
+        self.lends: bool = len(names) < 2 and getattr(dispatcher, "name", None) is not None
         """Whether several processes share a single thread."""
         self._lenders: list[Lender] = []
         """The callbacks that wait in that thread, the last of them on top of its stack. For the
@@ -506,7 +506,7 @@ class DispatcherThreads:
         self._thread_fairness = thread_fairness
         self._warn = warn
         self._shared: dict[str, ThreadGroup] = {}
-        self.threads = 0
+        self.threads: int = 0
         """The number of threads in all groups."""
 
     def check(self, dispatcher: Dispatcher) -> None:

@@ -71,7 +71,7 @@ class TaskPlaceholder:
     __slots__ = ("custom_sleep_data",)
 
     def __init__(self, mark: object = None) -> None:
-        self.custom_sleep_data = mark
+        self.custom_sleep_data: object = mark
 
 
 def _abort(_raise_cancel: RaiseCancelT) -> Abort:
@@ -235,7 +235,7 @@ class TrioTurns:
     __slots__ = ("defers", "run_queue")
 
     def __init__(self) -> None:
-        self.defers = False
+        self.defers: bool = False
         """The root wakes many processes: :meth:`defer` puts work off until they have run."""
         self.run_queue: SizedQueue = _UnknownQueue()
         """trio's run queue. Only with at most one task in the present pass :meth:`may_step`."""

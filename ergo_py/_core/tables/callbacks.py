@@ -163,10 +163,10 @@ class Callbacks:
     def __init__(
         self, cls: type[Any], callbacks: Mapping[str, tuple[str, ...]] = CALLBACKS
     ) -> None:
-        self.behaviour = cls.__qualname__
+        self.behaviour: str = cls.__qualname__
         self.defined: frozenset[str]
         self.asynchronous: frozenset[str]
-        self.takes_asker = False
+        self.takes_asker: bool = False
         """Whether ``handle_inspect`` has the optional parameter ``asker``."""
         defined, asynchronous = set(), set()
         for name, parameters in callbacks.items():
@@ -188,14 +188,14 @@ class Callbacks:
         self.unmatched: Unmatched | None = None
         """Judges messages that the ``match`` in ``handle_message`` may not know."""
         self.asynchronous = frozenset(asynchronous)
-        self.answers_at_once = "handle_call" in defined - asynchronous
+        self.answers_at_once: bool = "handle_call" in defined - asynchronous
         """Whether ``handle_call`` is plain, so that a call can be served in the caller's task."""
-        self.has_start_hooks = bool(defined & {"post_start", "post_restart"})
-        self.has_stop_hooks = bool(defined & {"pre_stop", "pre_restart"})
+        self.has_start_hooks: bool = bool(defined & {"post_start", "post_restart"})
+        self.has_stop_hooks: bool = bool(defined & {"pre_stop", "pre_restart"})
         # An async init alone does not count: it runs in the spawner's task. A supervisor counts in
         # any case: the init of its children runs in its callbacks, and may sleep.
         self.supervises: bool = getattr(cls, "is_supervisor", False)
-        self.any_async = bool(self.asynchronous - {"init"}) or self.supervises
+        self.any_async: bool = bool(self.asynchronous - {"init"}) or self.supervises
 
     def shown_as(self, behaviour: str) -> "Callbacks":
         """A copy with another text for the behaviour."""

@@ -125,17 +125,17 @@ class ChildSlot:
     )
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name: str = name
         """The name of the child in its spec."""
         self.supervisor: Any = None
         """The process that supervises the child."""
-        self.rules = _NO_RULES
+        self.rules: Rules = _NO_RULES
         """The part of the child's spec that the slot follows."""
         self.restart_intended: bool | None = None
         """Whether the supervisor, which is stopping the child, will restart it; None if the child
         is not being stopped.
         """
-        self.goes_first = False
+        self.goes_first: bool = False
         """The supervisor stops the child together with siblings, now or in its turn, and starts
         none of them before the child has ended.
         """
@@ -160,11 +160,11 @@ class ChildSlot:
         """If the child is a supervisor: the slots of its own children, which its successor takes
         over.
         """
-        self.restarts = 0
+        self.restarts: int = 0
         """How often the supervisor has restarted the child."""
-        self.resumed = 0
+        self.resumed: int = 0
         """How many failures were answered with `Decision.RESUME`."""
-        self.dropped = 0
+        self.dropped: int = 0
         """How many messages were dropped with `Fate.DROP`."""
 
     def __repr__(self) -> str:

@@ -57,7 +57,7 @@ class DeadLetters:
 
     def __init__(self, keep: int | KeepMessages) -> None:
         self.counts: Counter[Why] = Counter()
-        self.late = 0
+        self.late: int = 0
         """Messages that came after the end of their receiver and are declared harmless then; see
         :class:`MayBeLate`.
         """

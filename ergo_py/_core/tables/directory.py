@@ -16,8 +16,8 @@ class RegistryTable:
     __slots__ = ("entries", "name", "unique")
 
     def __init__(self, name: str, unique: bool) -> None:
-        self.name = name
-        self.unique = unique
+        self.name: str = name
+        self.unique: bool = unique
         """Whether a key has at most a single process."""
         self.entries: dict[Hashable, dict[PID, object]] = {}
 

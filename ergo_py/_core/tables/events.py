@@ -47,12 +47,12 @@ class Event:
     def __init__(
         self, name: EventName, producer: PID, token: Ref, buffer: int, notifies: bool, is_open: bool
     ) -> None:
-        self.name = name
-        self.producer = producer
-        self.token = token
-        self.notifies = notifies
-        self.open = is_open
-        self.published = 0
+        self.name: EventName = name
+        self.producer: PID = producer
+        self.token: Ref = token
+        self.notifies: bool = notifies
+        self.open: bool = is_open
+        self.published: int = 0
         self.subscribers: dict[PID, Subscription] = {}
         # maxlen: the buffer drops its oldest publication on purpose.
         self._buffer: deque[Published] = deque(maxlen=buffer)

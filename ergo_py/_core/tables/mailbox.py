@@ -96,17 +96,17 @@ class Mailbox:
         self.urgent: deque[Envelope] = _EMPTY
         self.system: deque[Envelope] = _EMPTY
         self.log: deque[Envelope] = _EMPTY
-        self.ahead = False
+        self.ahead: bool = False
         """URGENT or SYSTEM is not empty. The process loop tests this flag before each message
         instead of two lanes.
         """
-        self.mixed = False
+        self.mixed: bool = False
         """MAIN holds, or held, signals among the messages that a successor may get."""
-        self.end_notices = 0
+        self.end_notices: int = 0
         """Notices of normal ends in MAIN. They do not count against the limit."""
-        self.limit = limit
-        self.overflow = overflow
-        self.dropped = 0
+        self.limit: int = limit
+        self.overflow: Overflow | Divert = overflow
+        self.dropped: int = 0
         self.inbound: dict[Lane, int] | None = None
         """Reserved slots: messages of threads that have room and are on their way. Changed under
         the bridge's lock.

@@ -113,9 +113,9 @@ class Caller(Expiry):
 
     def __init__(self, pid: PID | Alias, number: int, to: Any, request: Any) -> None:
         self.settled = False
-        self.pid = pid
-        self.number = number
-        self.to = to
+        self.pid: PID | Alias = pid
+        self.number: int = number
+        self.to: Any = to
         self.request = request
         self.callee: Callee | None = None
         self.value: Any = None
@@ -159,7 +159,7 @@ class Caller(Expiry):
         """Note which callee has the request now, and so has to answer."""
         self.callee = callee
 
-    def redirect(self, to: Any, request: object) -> None:
+    def redirect(self, to: object, request: object) -> None:
         """Note that the callee passes the call on: to another address, perhaps with another
         request.
         """

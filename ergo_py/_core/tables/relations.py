@@ -28,11 +28,11 @@ class Relation:
     __slots__ = ("alive", "follows", "kind", "target", "watcher")
 
     def __init__(self, watcher: PID, target: Watched, kind: Kind, follows: bool = False) -> None:
-        self.watcher = watcher
-        self.target = target
-        self.kind = kind
-        self.alive = True
-        self.follows = follows
+        self.watcher: PID = watcher
+        self.target: Watched = target
+        self.kind: Kind = kind
+        self.alive: bool = True
+        self.follows: bool = follows
         """Whether it outlives the end of its target, an event, and waits for the next of its name.
         """
 

@@ -47,8 +47,8 @@ class Timer:
         self.owner: Any = owner
         self.to = to
         self.message: Any = message
-        self.priority = priority
-        self.period = period
+        self.priority: Final = priority
+        self.period: float = period
         owned = owner.timers
         if owned is None:
             owned = owner.begin_timers()

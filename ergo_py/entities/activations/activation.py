@@ -60,19 +60,19 @@ class Activation:
         self.address = address
         self.name = name
         """The address as a text, the same object as in the tables."""
-        self.record = Record() if row is None else Record.decode(row.record)
+        self.record: Record = Record() if row is None else Record.decode(row.record)
         self.due = self.record.due()
         """The moment at which the stored record is due."""
         self.changes: Changes | None = None
         """The changes of the callback in progress."""
-        self.used = 0.0
+        self.used: float = 0.0
         """When its last callback ended."""
         # Made on first use: most entities that are awake owe nothing and change nothing.
         self._output: HeldOutput | None = None
         self._outbox: Outbox | None = None
         self._commands: Commands | None = None
         self._entity: Entity[Any] | None = None
-        self.is_started = False
+        self.is_started: bool = False
         """Its process has started, so that it may sleep."""
         self._is_over = False
         """Its process has ended."""

@@ -36,8 +36,8 @@ class Changes:
         """The ids of commands that are done, and their encoded answers."""
         self.answered: list[str] = []
         """The ids of commands whose deferred answers are given."""
-        self.deleted = False
-        self.is_counted = False
+        self.deleted: bool = False
+        self.is_counted: bool = False
         """Attempts were counted, or a mark was removed: the record has changed already."""
 
     def leave(self, action: Action) -> None:

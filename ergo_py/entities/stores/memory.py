@@ -29,7 +29,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.rows: dict[Address, tuple[Row, float | None]] = {}
         """All rows, with the moment at which each is due."""
-        self.commits = 0
+        self.commits: int = 0
         """How many commits were begun."""
         self.before_commit: Callable[[int, Sequence[Write]], Awaitable[None]] | None = None
         self.after_commit: Callable[[int, Sequence[Write]], Awaitable[None]] | None = None

@@ -81,7 +81,7 @@ class SQLite(ThreadedStore):
             )
         if synchronous not in ("FULL", "NORMAL"):
             raise BadInputError("SQLite(synchronous)", synchronous, '"FULL" or "NORMAL"')
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._synchronous = synchronous
         super().__init__(self._open_file)
 

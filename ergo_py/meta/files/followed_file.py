@@ -38,7 +38,7 @@ class FollowedFile:
         # it has no end when the other writers leave.
         is_fifo = stat.S_ISFIFO(os.stat(path).st_mode)
         access = os.O_RDWR if follow and is_fifo else os.O_RDONLY
-        self.fd = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        self.fd: int = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         status = os.fstat(self.fd)
         if stat.S_ISDIR(status.st_mode):
             os.close(self.fd)
@@ -46,7 +46,7 @@ class FollowedFile:
                 EISDIR, "a directory has no lines; its changes are told by DirectoryWatch", path
             )
         self.cutter = cutter
-        self.identity = status.st_dev, status.st_ino
+        self.identity: tuple[int, int] = status.st_dev, status.st_ino
         self.number = 0
         """Its place in the sequence of files at the path, from 1."""
         self._follows = follow
@@ -58,7 +58,7 @@ class FollowedFile:
             self._tail = os.pread(self.fd, _TAIL, max(0, self._position - _TAIL))
         self.error: OSError | None = None
         """The error of the last check, if any: a temporary error of a followed file."""
-        self.count = 0
+        self.count: int = 0
         """Bytes that were read."""
         self._now = now
         self.opened = self.grew = now()
@@ -150,8 +150,8 @@ class FollowedFiles:
         self._count = 0
         self._reached = 0
         self._closed = False
-        self.rotations = 0
-        self.truncations = 0
+        self.rotations: int = 0
+        self.truncations: int = 0
 
     def __len__(self) -> int:
         return len(self._files)

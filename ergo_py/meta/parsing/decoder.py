@@ -39,11 +39,11 @@ class Decoder(ABC):
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._broken: FramingError | None = None
-        self.wanted = 0
+        self.wanted: int = 0
         """For :meth:`cut` to set: the number of bytes of the unfinished frame. ``cut`` is not
         called until they are there.
         """
-        self.has_more = False
+        self.has_more: bool = False
         """There may be more complete frames than the last :meth:`feed` was asked for; call
         ``feed(b"", most)`` for the next.
         """

@@ -35,7 +35,7 @@ class LineCutter:
         self._decoder = codecs.getincrementaldecoder(encoding)(errors)
         self._rest = ""
         self._after_part = False
-        self.max_line = max_line
+        self.max_line: int = max_line
 
     def feed(self, data: bytes) -> list[tuple[str, bool]]:
         """The lines that are complete now.

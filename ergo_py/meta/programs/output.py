@@ -21,7 +21,7 @@ class ProgramOutput:
         self._scope: trio.CancelScope | None = None
         self._left: int | None = None
         self.cutter = cutter
-        self.count = 0
+        self.count: int = 0
 
     async def receive(self) -> bytes:
         """The next bytes; empty at the end."""

@@ -97,11 +97,11 @@ class Acceptor:
         """Seconds to pause the next time that the system is out of descriptors."""
         self._rest = 0.0
         """Seconds to pause before the next attempt of a task, after an error."""
-        self.is_quiet = trio.Event()
+        self.is_quiet: trio.Event = trio.Event()
         """Set when the thread of a draining server has no accepted socket in its hands."""
-        self.errors = 0
+        self.errors: int = 0
         """How often ``accept`` failed."""
-        self.turned_away = 0
+        self.turned_away: int = 0
         """How many connections were closed at once, since the server was full."""
 
     def run_in_thread(self) -> None:

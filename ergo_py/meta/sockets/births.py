@@ -40,9 +40,9 @@ class Births:
         self._server = server
         self._under_way: dict[StreamConnection, DetachedTask] = {}
         """Connections whose sessions have not started yet, each with the task that starts it."""
-        self.made = 0
+        self.made: int = 0
         """How many connections were made."""
-        self.not_made = 0
+        self.not_made: int = 0
         """How many could not be made, after their sockets were accepted."""
 
     def use(self, options: MetaOptions) -> None:

@@ -174,7 +174,7 @@ class Listener(MetaProcess):
         """The sums over the connections that have ended."""
         self._closing = _Closing()
         """How far the server has come with its end."""
-        self.poller = (
+        self.poller: SocketPoller | None = (
             SocketPoller(partial(start_beside, self))
             if self._reads_in_task and hasattr(select, "epoll")
             else None

@@ -184,7 +184,7 @@ class GivenSocket:
         self._kind = kind
         self._families = families
         self._is_placed = is_placed
-        self.is_used = False
+        self.is_used: bool = False
         """Whether the server listens with a copy: others hold the socket, too."""
         if not isinstance(sock, socket.socket | str | None) or sock == "":
             raise BadInputError(

@@ -313,7 +313,7 @@ class TLSSession:
         self._server_side = server_side
         self._rest = b""
         self._record = _Records()
-        self.ready = False
+        self.ready: bool = False
         """Whether the handshake is done."""
 
     def handshake(self, data: bytes) -> bool:

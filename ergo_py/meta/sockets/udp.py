@@ -186,7 +186,7 @@ class UDPClient(UDPSocket):
         self._goal = (host, port)
         self._broadcast = broadcast
         self._is_client = True
-        self.peer = Endpoint("", 0)
+        self.peer: Endpoint = Endpoint("", 0)
 
     async def _open(self) -> socket.socket:
         sock = await connect(Endpoint(*self._goal), socket.SOCK_DGRAM, self._connect_to_goal)

@@ -96,12 +96,12 @@ class UDPSocket(MetaProcess):
         """
         self._numeric: set[str] = set()
         # Changed by the reader only.
-        self.bytes_in = 0
-        self.messages_in = 0
-        self.truncated = 0
+        self.bytes_in: int = 0
+        self.messages_in: int = 0
+        self.truncated: int = 0
         # Changed on the loop only.
-        self.bytes_out = 0
-        self.messages_out = 0
+        self.bytes_out: int = 0
+        self.messages_out: int = 0
         self.faults: Counter[UDPFault] = Counter()
 
     @property

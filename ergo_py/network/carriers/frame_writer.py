@@ -31,7 +31,7 @@ class FrameWriter:
         self._task: trio.lowlevel.Task | None = None
         self._is_writing = False
         self._written = trio.Event()
-        self.is_closed = False
+        self.is_closed: bool = False
 
     async def wait_written(self) -> None:
         """Wait until no frame waits."""

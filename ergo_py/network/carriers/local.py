@@ -72,16 +72,18 @@ class Local:
         max_watches: int = 100_000,
         compress: bool = False,
     ) -> None:
-        self.types = tuple(types) if isinstance(types, Iterable) else types
+        self.types: tuple[type | ModuleType, ...] = (
+            tuple(types) if isinstance(types, Iterable) else types
+        )
         """The listed types."""
         self._settings = NetworkSettings(
             *(self.types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches),
             compress=compress,
         )
         self._directory = None if directory is None else Path(directory)
-        self.hooks = ()
+        self.hooks: tuple[()] = ()
         """Messages between processes of a node are never encoded."""
-        self.settings = {
+        self.settings: dict[str, str | float | int | bool | None] = {
             "directory": None if directory is None else os.fspath(self._directory or ""),
             "beat": beat,
             "patience": patience,

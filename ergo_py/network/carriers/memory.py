@@ -87,7 +87,7 @@ class Memory:
         compress: bool = False,
         strict: bool = False,
     ) -> None:
-        self.hooks = (Copies(),) if strict else ()
+        self.hooks: tuple[Copies] | tuple[()] = (Copies(),) if strict else ()
         """The hook that encodes messages between processes of a node, too."""
         self._settings = NetworkSettings(
             *(types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches),

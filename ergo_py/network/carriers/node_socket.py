@@ -35,7 +35,7 @@ class NodeSocket:
         self._path = path
         self._lock_path = path.with_suffix(".lock")
         self._lock = locked_file(self._lock_path)
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener: Final = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         hidden = path.with_name(f".{os.getpid()}+{id(self):x}")
         try:
             self.listener.bind(str(hidden))

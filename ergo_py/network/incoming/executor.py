@@ -76,7 +76,7 @@ class _Confirmation(Confirmed):
         self, executor: "Executor", number: int, envelope: Any, lane: Lane, receiver: Any
     ) -> None:
         self._executor = executor
-        self.number = number
+        self.number: int = number
         self._envelope = envelope
         self._lane = lane
         self._receiver = receiver
@@ -114,7 +114,7 @@ class Executor:
         """Counts the operations that are not carried out."""
         self._kernel = peer.network.kernel
         """The kernel of this node."""
-        self.router = peer.router
+        self.router: Final = peer.router
         """The router of this node."""
         self._processes: Mapping[Any, Any] = peer.router.processes
         """The processes of this node, by their PIDs."""
@@ -136,7 +136,7 @@ class Executor:
         """Reads the routes of operations."""
         self._known_routes = self._routes.known
         """Routes that were read before."""
-        self.watched = WatchedTargets(peer, refusals, self._routes)
+        self.watched: WatchedTargets = WatchedTargets(peer, refusals, self._routes)
         """The targets here that the other node watches."""
         self._answers = Answers(peer, refusals)
         """Answers the requests to this node itself."""

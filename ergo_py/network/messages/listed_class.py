@@ -5,7 +5,7 @@ import types
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..._core.vocabulary.errors import BadInputError
 from .closed_types import closed_type
@@ -36,9 +36,9 @@ class ListedClass:
         self.cls = cls
         self.wire_name = wire_name
         self.fields = fields = _fields_of(cls)
-        self.allowed = _allowed_types(cls, fields)
+        self.allowed: dict[str, tuple[type, ...]] = _allowed_types(cls, fields)
         """The types that each field may have, as far as its annotation says so."""
-        self.closed = closed_type(cls, wire_name, fields)
+        self.closed: Final = closed_type(cls, wire_name, fields)
         """The fast codec, if the class is closed."""
 
     def make(self, values: Mapping[str, Any]) -> Any:

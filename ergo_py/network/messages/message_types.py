@@ -82,7 +82,7 @@ class MessageTypes:
         """List the types. Without limits, sets and dicts have any size: their elements come from
         this program itself.
         """
-        self.listed = tuple(listed)
+        self.listed: Final = tuple(listed)
         """The types and modules, as the program has listed them."""
         self._work = Work(is_limited)
         self._by_name: dict[str, ListedClass] = {}

@@ -44,9 +44,9 @@ class Batch:
         self._session = session
         self._mailbox = mailbox
         self._schedule = schedule
-        self.is_open = False
+        self.is_open: bool = False
         """Operations are kept, until a later turn or the end of a pass sends them."""
-        self.full = CALLS
+        self.full: int = CALLS
         """The queued bytes at which operations that are kept go out early."""
         self._flush_at = 0.0
         """The moment from which on an operation goes out at once."""

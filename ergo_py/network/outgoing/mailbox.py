@@ -27,9 +27,9 @@ class Packed:
     __slots__ = ("body", "headers", "message")
 
     def __init__(self, message: object, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.message = message
-        self.body = body
-        self.headers = headers
+        self.message: object = message
+        self.body: bytes = body
+        self.headers: dict[str, str] | None = headers
         """The context of its trace."""
 
 

@@ -56,9 +56,9 @@ class Peer(OpenCalls, Notices):
         """The name of the node."""
         self.router = network.kernel.router
         """The router of this node, for references and dead letters."""
-        self.id = PID(node, 0, 0)
+        self.id: PID = PID(node, 0, 0)
         """An address of the node, for texts."""
-        self.creation = 0
+        self.creation: int = 0
         """The start of the node that the session is with; 0 without a session."""
         self.deferred: dict[Caller, None] | None = None
         """As of each receiver. Another node defers nothing here."""
@@ -68,7 +68,7 @@ class Peer(OpenCalls, Notices):
         """Queues operations, and sends them again after a loss."""
         self.mailbox = PeerMailbox(self, network.backlog)
         """The bound of the bytes that wait, and the senders that wait for room."""
-        self.batch = Batch(session, self.mailbox, schedule)
+        self.batch: Batch = Batch(session, self.mailbox, schedule)
         """Decides when queued operations go out."""
         self.routes = Routes(network)
         """The encoded addresses of receivers and senders."""

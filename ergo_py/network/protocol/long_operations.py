@@ -102,7 +102,7 @@ class LongOperations:
         """
         self._fences = 0
         """How many operations wait that nothing may overtake."""
-        self.count = 0
+        self.count: int = 0
         """How many operations, or parts, wait."""
 
     def add(

@@ -37,17 +37,17 @@ class Sending:
     def __init__(self) -> None:
         self.queue: deque[bytes] = deque()
         """Short operations that wait to be sent."""
-        self.long = LongOperations()
+        self.long: LongOperations = LongOperations()
         """Long operations that wait to be sent, and those behind them."""
         self._taken = 0
         """Short operations that were taken from the queue so far."""
         self._overtakers = 0
         """Frames of the queue since the last frame of long operations."""
-        self.queued_bytes = 0
+        self.queued_bytes: int = 0
         """Bytes of all operations that wait to be sent."""
         self.unacknowledged: deque[bytes] = deque()
         """Operations that were sent, and that the peer has not acknowledged."""
-        self.unacknowledged_bytes = 0
+        self.unacknowledged_bytes: int = 0
         """Their bytes."""
         self.reset()
 
@@ -215,9 +215,9 @@ class Receiving:
     )
 
     def __init__(self, window: int) -> None:
-        self.window = window
+        self.window: int = window
         """How many bytes the peer may send before they are acknowledged."""
-        self.told_window = 0
+        self.told_window: int = 0
         """The same, as the peer knows it."""
         self.reset()
 

@@ -100,15 +100,15 @@ class Session:
         """Most bytes of an operation that travels whole. Longer ones are sent in parts."""
         self._piece = min(PIECE, longest - PART_HEAD)
         """Most bytes of an operation in a part."""
-        self.state = State.IDLE
+        self.state: State = State.IDLE
         """Whether there is a session, or an attempt to begin one."""
-        self.is_due_earlier = False
+        self.is_due_earlier: bool = False
         """Since the session is up, a deadline was set that may be earlier than `next_deadline` was.
         The owner asks for it, and calls `note_deadline`.
         """
-        self.totals = Totals()
+        self.totals: Totals = Totals()
         """The operations of all sessions with the peer."""
-        self.sending = Sending()
+        self.sending: Sending = Sending()
         """The operations to the peer, in this session."""
         self._receiving = Receiving(timing.window)
         """The operations of the peer, in this session."""

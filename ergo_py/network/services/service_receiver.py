@@ -46,8 +46,8 @@ class ServiceReceiver:
         self._address = address
         self._slot: ChildSlot | None = None
         """The child that was found last. It says why it is gone."""
-        self.id = kernel.pid
-        self.mailbox = _Queue(self)
+        self.id: PID = kernel.pid
+        self.mailbox: _Queue = _Queue(self)
 
     def wake(self) -> None:
         """Do nothing: the service wakes the child."""

@@ -45,9 +45,9 @@ class StoreTable:
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self.last = 0
+        self.last: int = 0
         """The last revision."""
-        self.made_at = -inf
+        self.made_at: float = -inf
         self._lost_at = -inf
 
     def get(self, key: str) -> Entry | None:

@@ -37,7 +37,7 @@ class SeenRevisions:
         self._last = 0
         self._largest = 0
         self._keys: dict[str, int] = {}
-        self.lost_at = -inf
+        self.lost_at: float = -inf
         """When this node last noticed a loss, on the clock of its program."""
 
     def next_number(self) -> int:

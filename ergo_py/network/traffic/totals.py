@@ -14,19 +14,19 @@ class Totals:
     """
 
     def __init__(self) -> None:
-        self.sessions = 0
+        self.sessions: int = 0
         """How many sessions began."""
-        self.confirmed = 0
+        self.confirmed: int = 0
         """Operations that the peer has got."""
-        self.unconfirmed = 0
+        self.unconfirmed: int = 0
         """Operations that were on the way when a session ended, and that the peer has not got, or
         has not told since.
         """
-        self.unsent = 0
+        self.unsent: int = 0
         """Operations that waited when a session ended, or that no session began for."""
-        self.resent = 0
+        self.resent: int = 0
         """How often an operation was sent again."""
-        self.received = 0
+        self.received: int = 0
         """Operations of the peer that were carried out."""
         self._open_ends: dict[tuple[int, int], tuple[int, int]] = {}
         """Operations confirmed and sent in ended sessions, by their numbers, ours first."""

@@ -40,8 +40,8 @@ class _Link:
     """
 
     def __init__(self) -> None:
-        self.client = Client()
-        self.context = self.client.jetstream(timeout=_ANSWER)
+        self.client: Client = Client()
+        self.context: Final = self.client.jetstream(timeout=_ANSWER)
         self._runner = asyncio.Runner()
         self._came: asyncio.Queue[Msg | None] = asyncio.Queue()
 

@@ -71,7 +71,7 @@ class Means(Actor):
 
     def __init__(self) -> None:
         self.values: list[float] = []
-        self.computed = 0
+        self.computed: int = 0
 
     async def handle_message(self, message: Reading, sender: PID | Alias) -> None:
         """Collect a reading. If the worker node has been killed, this process fails as well, and

@@ -37,7 +37,7 @@ class Intake(Actor):
 
     def __init__(self, take: Callable[["Intake", Reading], object]) -> None:
         self.take = take
-        self.server = UDPServer()
+        self.server: UDPServer = UDPServer()
 
     async def init(self) -> None:
         """Open the socket, on loopback."""
@@ -61,8 +61,8 @@ class Device(Actor):
     def __init__(self, device: str, is_moody: bool) -> None:
         self.device = device
         self.is_moody = is_moody
-        self.draws = random.Random(device)
-        self.sent = 0
+        self.draws: random.Random = random.Random(device)
+        self.sent: int = 0
 
     async def init(self) -> None:
         """Open a socket of its own to the intake, and begin to measure."""

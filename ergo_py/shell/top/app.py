@@ -114,21 +114,21 @@ class TopApp(App[None]):
         self.animation_level = "none"
         self.error: ControlError | None = None
         """The refusal of the node that ended the view."""
-        self.is_interrupted = False
+        self.is_interrupted: bool = False
         self._interval = interval
         self._rates: deque[float] = deque(maxlen=_HISTORY)
         self._waiting: deque[float] = deque(maxlen=_HISTORY)
         self._answer: dict[str, Any] | None = None
         self._trouble = ""
         # Held here: the worker may draw while the view is being closed.
-        self.processes = ProcessList("processes")
+        self.processes: ProcessList = ProcessList("processes")
         self._title, self._figures, self._alarm, self._heads, self._keys = map(
             Bar, ("title", "figures", "alarm", "heads", "keys")
         )
         self._filter = _Filter(
             id="filter", placeholder="a part of a name or of a behaviour", compact=True
         )
-        self.watch_of_node = NodeWatch(
+        self.watch_of_node: NodeWatch = NodeWatch(
             path,
             node,
             os_pid,

@@ -118,12 +118,12 @@ class NodeWatch:
         on_rows: Callable[[Request, dict[str, Any]], object],
         on_trouble: Callable[[str], object],
     ) -> None:
-        self.path = path
+        self.path: Path = path
         self.node = node
-        self.os_pid = os_pid
+        self.os_pid: int = os_pid
         self.may: list[str] = []
-        self.request = request
-        self.is_paused = False
+        self.request: Request = request
+        self.is_paused: bool = False
         self._interval = interval
         self._on_rows = on_rows
         self._on_trouble = on_trouble

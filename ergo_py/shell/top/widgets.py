@@ -189,9 +189,9 @@ class ProcessList(ScrollView, can_focus=True):
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
-        self.cursor = 0
+        self.cursor: int = 0
         """The index of the selected row."""
-        self.found = 0
+        self.found: int = 0
         self._skip = 0
         self._rows: list[dict[str, Any]] = []
         self._table = Table((), ())

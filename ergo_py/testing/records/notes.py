@@ -134,12 +134,12 @@ class Identity:
 
     def __init__(self, name: str | None, env: Mapping[str, object]) -> None:
         self._numbers = count(1)
-        self.name = name
+        self.name: str | None = name
         """The registered name."""
-        self.env = env
+        self.env: Mapping[str, object] = env
         """The environment of the process."""
-        self.parent = PID(NODE, 0, 0)
-        self.pid = PID(NODE, 0, self.number())
+        self.parent: PID = PID(NODE, 0, 0)
+        self.pid: PID = PID(NODE, 0, self.number())
 
     def number(self) -> int:
         """The next number of an address."""
@@ -152,8 +152,8 @@ class Schedule:
     __slots__ = ("armed", "now", "table")
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.table = Timers()
+        self.now: float = 0.0
+        self.table: Timers = Timers()
         self.armed: list[Armed] = []
         """All timers so far, in order."""
 

@@ -35,20 +35,20 @@ class RecordingProcess:
     def __init__(self, notes: Notes, callbacks: Callbacks) -> None:
         self.notes = notes
         self.callbacks = callbacks
-        self.id = notes.identity.pid
-        self.env = notes.identity.env
+        self.id: PID = notes.identity.pid
+        self.env: Final = notes.identity.env
         self.name = notes.identity.name
         self.log = notes.log
-        self.priority = Priority.NORMAL
-        self.trap_exit = False
+        self.priority: Priority = Priority.NORMAL
+        self.trap_exit: bool = False
         self.state = RUNNING
         self.sent = 0
         self.last_receiver = NO_RECEIVER
-        self.timers = Owned()
+        self.timers: Owned = Owned()
         self.aliases: dict[Alias, None] = {}
-        self.events = notes.events
-        self.router = _Router(self)
-        self.kernel = _Kernel(self)
+        self.events: list[EventName] = notes.events
+        self.router: _Router = _Router(self)
+        self.kernel: _Kernel = _Kernel(self)
         self.turn = self
 
     def __str__(self) -> str:
@@ -162,7 +162,7 @@ class _Router:
         self._process = process
         self._notes = process.notes
         self.processes: dict[PID, Any] = {}
-        self.loop_thread = get_ident()
+        self.loop_thread: int = get_ident()
         self.references: Iterator[int] = count(1)
         self.registry = self
 
@@ -193,10 +193,10 @@ class _Kernel:
 
     def __init__(self, process: RecordingProcess) -> None:
         self._notes = process.notes
-        self.pid = process.notes.identity.parent
-        self.calls = _Calls(process)
-        self.clock = _Clock(process.notes)
-        self.publisher = _Publisher(process.notes)
+        self.pid: PID = process.notes.identity.parent
+        self.calls: _Calls = _Calls(process)
+        self.clock: _Clock = _Clock(process.notes)
+        self.publisher: _Publisher = _Publisher(process.notes)
         self.relations = self.links = self
         self.services = self
 

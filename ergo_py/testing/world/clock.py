@@ -182,7 +182,7 @@ class WorldClock(trio.abc.Clock):
         self._next_look = 0.0
         self._passes = 0
         """Passes of the loop with tasks since the last jump."""
-        self.jumps = 0
+        self.jumps: int = 0
         """How often the clock has jumped."""
 
     def start_clock(self) -> None:

@@ -100,7 +100,7 @@ class WorldDisk:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._files: dict[str, WorldFile] = {}
-        self.crashes = 0
+        self.crashes: int = 0
         """How often the node has crashed."""
         self._failing = self._delay = 0.0
 

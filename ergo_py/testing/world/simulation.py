@@ -55,9 +55,9 @@ class Simulation:
 
     def __init__(self, test: Test, seeds: int) -> None:
         self._test = test
-        self.seeds = seeds
+        self.seeds: int = seeds
         """The number of seeds that the test runs."""
-        self.processes = 1
+        self.processes: int = 1
         """How many copies of the program share the seeds."""
 
     def choose_seeds(self, seeds: int) -> None:

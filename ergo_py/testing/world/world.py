@@ -43,7 +43,7 @@ class CheckError(ErgoError, AssertionError):
 
     def __init__(self, checker: str, lines: Sequence[str]) -> None:
         self.checker = checker
-        self.lines = tuple(lines)
+        self.lines: tuple[str, ...] = tuple(lines)
         super().__init__(f"{checker}: {'; '.join(lines)}")
 
 
@@ -54,22 +54,28 @@ class World:
     """
 
     def __init__(self, plan: Plan, *, is_drawn: bool = True) -> None:
-        self.plan = plan
+        self.plan: Plan = plan
         """All choices of this world; with its faults once :meth:`faults` was called."""
-        self.random = random.Random(repr((plan.seed, "test")))
+        self.random: random.Random = random.Random(repr((plan.seed, "test")))
         """Random numbers for the test itself."""
         self._is_drawn = is_drawn
         """Whether `faults` draws the faults from the seed; otherwise those of the plan count."""
-        self.owners = TaskOwners()
-        self.clock = WorldClock(self._stand_still, self.owners, self._poll, self._has_sockets)
-        self.history = History(self.clock.world_time)
-        self.threads = WorldThreads(plan.seed, self.owners, self.history, self._fail)
-        self.sockets = WorldSockets(plan.seed, self.owners, self.history, self.threads)
-        self.entrances = Entrances(self.threads, self.clock.world_time)
-        self.order = WorldOrder(plan.seed, plan.is_shuffled, self.owners, self._begin_pass)
+        self.owners: TaskOwners = TaskOwners()
+        self.clock: WorldClock = WorldClock(
+            self._stand_still, self.owners, self._poll, self._has_sockets
+        )
+        self.history: History = History(self.clock.world_time)
+        self.threads: WorldThreads = WorldThreads(plan.seed, self.owners, self.history, self._fail)
+        self.sockets: WorldSockets = WorldSockets(
+            plan.seed, self.owners, self.history, self.threads
+        )
+        self.entrances: Entrances = Entrances(self.threads, self.clock.world_time)
+        self.order: WorldOrder = WorldOrder(
+            plan.seed, plan.is_shuffled, self.owners, self._begin_pass
+        )
         self.nodes: dict[str, WorldNode] = {}
         self._network: Memory | None = None
-        self.is_over = False
+        self.is_over: bool = False
         """The test is over: crashed nodes stay down."""
         self._scope = trio.CancelScope()
         self._standing: StandstillError | None = None

@@ -59,7 +59,7 @@ class Exchange(Caller):
         self._settled = settled
         self.actor: Process | None = None
         """The actor that was spawned for this exchange."""
-        self.is_over = False
+        self.is_over: bool = False
         """The exchange has ended, with or without a response."""
         self._watch: tuple[Callable[[], None], ...] = ()
 

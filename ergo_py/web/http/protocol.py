@@ -68,9 +68,9 @@ class HTTPProtocol:
     def __init__(self, host: Host, wire: Wire, site: Site) -> None:
         self._host = host
         self._wire = wire
-        self.site = site
+        self.site: Site = site
         self._parser = RequestParser()
-        self.phase = _HEAD
+        self.phase: Phase = _HEAD
         """How far the exchange is."""
         self._request: HTTPRequest | None = None
         """The request that is under way; None before its head is complete."""
@@ -85,20 +85,20 @@ class HTTPProtocol:
         peer = wire.peer
         self._client = peer.host if isinstance(peer, Endpoint) else peer
         """The address of the peer."""
-        self.limits = TimeLimits(wire, site, self._check_time)
+        self.limits: TimeLimits = TimeLimits(wire, site, self._check_time)
         """The time that the peer has."""
         self._made_body: RequestBody | None = None
         """The bodies of the requests; None before the first request with a body."""
         self._since = 0.0
         """When the timed exchange began; 0.0 without such an exchange."""
-        self.closes = False
+        self.closes: bool = False
         """The connection ends after the response."""
-        self.requests = 0
+        self.requests: int = 0
         """Requests so far."""
         # The parser of the connection's input
-        self.has_more = False
+        self.has_more: bool = False
         """The parser has bytes that it has not looked at."""
-        self.paused = False
+        self.paused: bool = False
         """Nothing may be read: enough waits here, or the protocol may change."""
         self.error: str | None = None
 

@@ -49,7 +49,7 @@ class RequestBody:
         """Seconds for the answer, after the last piece was handed over."""
         self._answer_due = 0.0
         """When the time for the answer is over, unless another piece is handed over before."""
-        self.awaits_sign = False
+        self.awaits_sign: bool = False
         """The peer waits for ``100 Continue``."""
 
     def begin(self, awaits_sign: bool) -> None:

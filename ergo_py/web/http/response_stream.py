@@ -90,12 +90,12 @@ class ResponseStream:
         self._room: trio.Event | None = None
         """Wakes applications that wait for a slow peer."""
         self._guard: _StreamGuard | None = None
-        self.status = status
+        self.status: int = status
         """The status of the response."""
-        self.is_events = is_events
+        self.is_events: bool = is_events
         """Whether these are server-sent events."""
-        self.is_open = True
-        self.sent = 0
+        self.is_open: bool = True
+        self.sent: int = 0
         """Bytes of the body."""
         callee = exchange.callee
         if callee is not None:

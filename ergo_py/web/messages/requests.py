@@ -123,28 +123,28 @@ class HTTPRequest(Request[Response]):
         host: str = "",
         prefix: int = 0,
     ) -> None:
-        self.method = method
+        self.method: str = method
         """The method, such as ``"GET"``; it may be any token."""
-        self.path = path
+        self.path: tuple[str, ...] = path
         """The decoded parts of the path: ``("orders", "7")`` for ``/orders/7``, ``()`` for ``/``,
         and ``("orders", "")`` for ``/orders/``.
         """
-        self.head = head
-        self.body = body
+        self.head: Head = head
+        self.body: bytes = body
         """The body; empty on a route with ``body=Route.Body.STREAM``, where
         ``HTTPRequest.ReadBody`` reads it."""
-        self.connection = connection
+        self.connection: Alias = connection
         """The connection of the peer: send ``Response.Write``, ``Response.End`` and
         ``Response.Event`` there."""
-        self.peer = peer
+        self.peer: Address = peer
         """The other end of the connection; a proxy, if there is one in front."""
-        self.client = client
+        self.client: str = client
         """The address of the client: that of the peer, or what a trusted proxy says."""
-        self.scheme = scheme
+        self.scheme: str = scheme
         """``"http"`` or ``"https"``, perhaps as a trusted proxy says it."""
-        self.host = host
+        self.host: str = host
         """The host that the client asks for, perhaps as a trusted proxy says it."""
-        self.prefix = prefix
+        self.prefix: int = prefix
         """How many parts of the path belong to the route."""
         self.exchange: Any = None
         self._query: dict[str, str] | None = None

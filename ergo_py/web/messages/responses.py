@@ -151,10 +151,10 @@ class Response:
         stream: bool = False,
         length: int | None = None,
     ) -> None:
-        self.status = status
-        self.stream = stream
-        self.length = length
-        self.is_events = False
+        self.status: int = status
+        self.stream: bool = stream
+        self.length: int | None = length
+        self.is_events: bool = False
         head = _STATUS_LINES.get(status)
         if head is None:
             check_number("Response(status)", status, least=200, whole=True, most=599)
@@ -182,7 +182,7 @@ class Response:
             head = head + lines if has_type else head + lines + kind
         elif kind:
             head += kind
-        self.head = head
+        self.head: bytes = head
         """The status line and the fields that were given, as they are written."""
         if stream is not False or length is not None:
             self._check_stream()
@@ -288,7 +288,7 @@ class HTTPError(Exception):
         check_number("HTTPError(status)", status, least=400, whole=True, most=599)
         self.status = status
         self.text = text
-        self.response = Response(status, f"{text or phrase(status)}\n", headers)
+        self.response: Response = Response(status, f"{text or phrase(status)}\n", headers)
         super().__init__(f"{status} {text or phrase(status)}")
 
 

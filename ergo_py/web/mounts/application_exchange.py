@@ -38,7 +38,7 @@ class ApplicationExchange:
         self._http = http
         self._stream: Any = None
         self._ended: trio.Event | None = None
-        self.request = request
+        self.request: HTTPRequest = request
 
     @property
     def has_ended(self) -> bool:

@@ -150,7 +150,7 @@ class HTTPExchange:
         """The response is written, and the rest of its body does not belong to it."""
         self._is_done = False
         """The application has sent its last piece."""
-        self.heard_of_end = False
+        self.heard_of_end: bool = False
         """The application was told that its client has left."""
 
     async def receive(self) -> Message:

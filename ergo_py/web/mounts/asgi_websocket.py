@@ -61,9 +61,9 @@ class Talk:
         self._changed = trio.Event()
         """Set when a message has come or was taken, or the WebSocket has ended."""
         self._end: Message | None = None
-        self.offered = list(offered_names(request.head))
+        self.offered: list[str] = list(offered_names(request.head))
         """The subprotocols that the client offers."""
-        self.heard_of_end = False
+        self.heard_of_end: bool = False
         """The application was told that its client has left."""
         request.exchange.watch(self._upgrade_ended)
 

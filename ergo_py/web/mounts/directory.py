@@ -29,13 +29,13 @@ class OpenedFile:
     __slots__ = ("_ahead", "encoding", "facts", "fd", "is_local", "marks", "name")
 
     def __init__(self, fd: int, name: str, encoding: str) -> None:
-        self.fd = fd
-        self.name = name
+        self.fd: int = fd
+        self.name: str = name
         """The name that tells the type."""
-        self.encoding = encoding
+        self.encoding: str = encoding
         """The encoding, if this is a compressed form of the file that was asked for."""
-        self.facts = os.fstat(fd)
-        self.is_local = False
+        self.facts: os.stat_result = os.fstat(fd)
+        self.is_local: bool = False
         """Whether a look at the file never waits for another machine."""
         self._ahead = b""
         """The first bytes of the file, if they are read."""

@@ -51,12 +51,12 @@ class StoredFile:
     ) -> None:
         """``marks``: which version is at a path, or that there is none."""
         self._marks = marks
-        self.facts = facts
-        self.whole = whole
+        self.facts: FileFacts = facts
+        self.whole: Response = whole
         """The response with the whole file."""
-        self.changed = changed
+        self.changed: float = changed
         """When the file had changed last, after it was read."""
-        self.is_local = is_local
+        self.is_local: bool = is_local
         """The file is on a local file system: a look at it does not block."""
 
     def is_current(self) -> bool:
@@ -84,7 +84,7 @@ class FileCache:
         """``limit`` is how many bytes the files may have together."""
         self._limit = limit
         self._files: dict[Key, StoredFile] = {}
-        self.size = 0
+        self.size: int = 0
         """The bytes of all files."""
 
     def __len__(self) -> int:

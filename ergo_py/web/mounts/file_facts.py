@@ -29,11 +29,11 @@ class FileFacts:
         """``nanoseconds`` is when the file was modified; ``name`` tells the type; ``encoding`` is
         not empty if the file is a compressed form of the file that was asked for.
         """
-        self.size = size
-        self.seconds = nanoseconds // 1_000_000_000
+        self.size: int = size
+        self.seconds: int = nanoseconds // 1_000_000_000
         """When the file was modified."""
-        self.modified = http_date(self.seconds)
-        self.tag = f'"{nanoseconds:x}-{size:x}{"-gz" if encoding else ""}"'
+        self.modified: str = http_date(self.seconds)
+        self.tag: str = f'"{nanoseconds:x}-{size:x}{"-gz" if encoding else ""}"'
         shared = [
             ("etag", self.tag),
             ("last-modified", self.modified),
@@ -42,11 +42,11 @@ class FileFacts:
             ("cache-control", f"max-age={max_age}" if max_age else "no-cache"),
             ("accept-ranges", "bytes"),
         ]
-        self.not_modified = Response(304, b"", shared)
-        self.fields = [("content-type", _type_of(name)), *shared]
+        self.not_modified: Response = Response(304, b"", shared)
+        self.fields: list[tuple[str, str]] = [("content-type", _type_of(name)), *shared]
         if encoding:
             self.fields.append(("content-encoding", encoding))
-        self.without_body = Response(200, b"", self.fields)
+        self.without_body: Response = Response(200, b"", self.fields)
         """The response with the whole file, before the file is read."""
 
 

@@ -66,7 +66,7 @@ class Mount(Place):
         check_flag("Mount(compress)", compress)
         check_number("Mount(ping_interval)", ping_interval, least=0.001)
         self._asgi = asgi
-        self.origins = read_origins("Mount(origins)", origins)
+        self.origins: frozenset[str] = read_origins("Mount(origins)", origins)
         self.max_message = max_message
         self.compress = compress
         self.ping_interval = ping_interval

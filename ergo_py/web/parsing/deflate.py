@@ -53,7 +53,7 @@ class Inflation:
         self._rest = b""
         """Bytes that zlib has got and not used."""
         self._zlib = zlib.decompressobj(-15)
-        self.is_done = False
+        self.is_done: bool = False
         """The message is complete."""
 
     def step(self, most: int) -> tuple[bytes, int]:

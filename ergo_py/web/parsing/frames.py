@@ -151,7 +151,7 @@ class WebSocketParser:
         """The message that is inflated, if any."""
         self._left = 0
         """Bytes that are left of the step."""
-        self.has_more = False
+        self.has_more: bool = False
         """There may be more messages than were returned: call ``feed(b"")``."""
 
     @property

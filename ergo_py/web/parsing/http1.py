@@ -109,22 +109,22 @@ class Head:
         fields: list[tuple[str, str]],
         headers: Mapping[str, str],
     ) -> None:
-        self.method = method
-        self.target = target
-        self.path = target
+        self.method: str = method
+        self.target: str = target
+        self.path: str = target
         """The target without scheme and host: the path, and the query if there is any."""
-        self.is_http_10 = is_http_10
-        self.fields = fields
+        self.is_http_10: bool = is_http_10
+        self.fields: list[tuple[str, str]] = fields
         """All fields in their order, with the names in lower case."""
-        self.headers = headers
+        self.headers: Mapping[str, str] = headers
         """The fields by name; the values of a repeated field are joined with a comma."""
-        self.host = headers.get("host", "")
+        self.host: str = headers.get("host", "")
         """The host that the peer asks for; empty if the peer names none."""
         self.length: int | None = 0
         """Bytes of the body; None if it comes in chunks."""
-        self.keeps_alive = not is_http_10
+        self.keeps_alive: bool = not is_http_10
         """The peer may send further requests."""
-        self.expects_continue = False
+        self.expects_continue: bool = False
         """The peer waits for a sign before it sends the body."""
 
 
@@ -159,8 +159,8 @@ class RequestParser:
         """Bytes of the body, or of the chunk, that are still to come."""
         self._chunk: bool | None = None
         """Whether the data of a chunk has begun, if the body comes in chunks."""
-        self.body_is_done = True
-        self.has_more = False
+        self.body_is_done: bool = True
+        self.has_more: bool = False
         """The last step ended early: call :meth:`take_body` again without waiting for bytes."""
 
     def feed(self, data: bytes) -> None:

@@ -82,14 +82,14 @@ class StreamInput:
         self._hears_mistakes = options.last_word
         """The receiver hears of a protocol error, and may answer it."""
         self._weight = 0
-        self.state = Input.OPEN
-        self.size = _LEAST
+        self.state: Input = Input.OPEN
+        self.size: int = _LEAST
         """Bytes to read at once."""
-        self.received = 0
+        self.received: int = 0
         """Bytes that came from the peer."""
-        self.messages = 0
+        self.messages: int = 0
         """Messages that were made of them; a message with several frames counts as several."""
-        self.has_more = False
+        self.has_more: bool = False
         """There may be more messages than :meth:`take` has returned."""
         self.frame_since: float | None = None
         """When the incomplete frame was begun, if there is any."""

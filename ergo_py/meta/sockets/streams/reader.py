@@ -130,7 +130,7 @@ class StreamReader:
         """Bytes that the server has read, before all others."""
         self._greet = greet
         self._secured = secured
-        self.wait = ReaderWait(connection)
+        self.wait: ReaderWait = ReaderWait(connection)
         self._is_last_read = False
         """The connection is told to end while its reader thread still reads: the thread discards
         its next read, and ends.

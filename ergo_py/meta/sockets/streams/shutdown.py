@@ -80,8 +80,8 @@ class Shutdown:
         """The last of the messages behind a slow peer that was checked for a close."""
         self.cause: Cause | None = None
         """Why the connection is ending."""
-        self.detail = ""
-        self.is_silent = False
+        self.detail: str = ""
+        self.is_silent: bool = False
         """The receiver is not told of the end: the connection goes on in the next program."""
         self.mistake: str | None = None
         """The protocol error of the peer, if the peer is to hear of it."""

@@ -53,7 +53,7 @@ class TLSLayer:
         self.session: TLSSession | None = None
         self.facts: TLSFacts | None = None
         """The facts of the handshake, once it is done."""
-        self.handshake_since = 0.0
+        self.handshake_since: float = 0.0
         self._early: list[EarlyData] = []
         """Data that was sent before the handshake was done, or while TLS had to read first."""
         self._has_said_goodbye = False

@@ -121,12 +121,12 @@ class Writer:
         self._queue: deque[memoryview] = deque()
         self._callers: deque[tuple[int, Caller, int]] = deque()
         self._scope: trio.CancelScope | None = None
-        self.state = _OPEN
-        self.pending = 0
+        self.state: Output = _OPEN
+        self.pending: int = 0
         """Bytes that wait for the peer."""
-        self.written = 0
+        self.written: int = 0
         """Bytes that the operating system has taken."""
-        self.messages = 0
+        self.messages: int = 0
         """Messages whose data was accepted."""
         self._stall = options.idle_timeout
         """Seconds for which the peer may take nothing of the waiting bytes; None for no limit."""

@@ -91,7 +91,9 @@ class NatsCarrier:
         self._name = kernel.pid.node
         self._me = token(self._name)
         self._prefix = f"ergo.{token(cluster)}"
-        self.claim = NameClaim(self._name, kernel.pid.creation, kernel.chance("name").bits(48))
+        self.claim: NameClaim = NameClaim(
+            self._name, kernel.pid.creation, kernel.chance("name").bits(48)
+        )
         """The claim of this node to its name."""
         self._returned_at = -inf
         """When this node has connected again."""
@@ -113,7 +115,7 @@ class NatsCarrier:
         """The client has a connection, the first time since this node takes part."""
         self._is_offline = False
         """The log has said that the server is lost."""
-        self.client = Client(
+        self.client: Client = Client(
             servers,
             self,
             name=self._name,

@@ -86,13 +86,13 @@ class Client:
         """How many pings the server has answered, of the current connection."""
         self._pinged: deque[float] = deque()
         """The moments of the pings that are not answered yet."""
-        self.heard_at = 0.0
+        self.heard_at: float = 0.0
         """The moment of the last ping that a server has answered, or of the last connection."""
         self._answered = trio.Event()
         self._is_silent = False
         self._is_alone = False
         """No other task was ready to run after the last messages."""
-        self.connected = 0
+        self.connected: int = 0
         """How often the client has connected."""
 
     @property

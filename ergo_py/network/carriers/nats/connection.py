@@ -35,7 +35,7 @@ class Connection:
 
     def __init__(self, address: ServerAddress, stream: trio.abc.Stream) -> None:
         self.address = address
-        self.info = ServerInfo()
+        self.info: ServerInfo = ServerInfo()
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._parser = ServerParser()

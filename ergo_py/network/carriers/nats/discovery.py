@@ -23,7 +23,7 @@ class Discovery:
     __slots__ = ("_answered", "found", "searches")
 
     def __init__(self) -> None:
-        self.searches = 0
+        self.searches: int = 0
         """How many searches for other nodes are under way."""
         self.found: dict[str, float] = {}
         """The nodes that have answered a search, and when."""

@@ -41,11 +41,11 @@ class NameClaim:
         self._creation = creation
         self._lot = lot
         """Decides between two nodes that were started in the same moment."""
-        self.title = OPENS
+        self.title: int = OPENS
         """How well this node is entitled to its name."""
-        self.claimed_at = 0.0
+        self.claimed_at: float = 0.0
         """When this node, or a younger node that will leave, last claimed the name."""
-        self.taken = ""
+        self.taken: str = ""
         """Why this node has left the network."""
         self.begin()
 

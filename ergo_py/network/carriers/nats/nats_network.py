@@ -107,7 +107,7 @@ class NATS:
             raise BadInputError("cluster", cluster, "the name of a cluster, such as 'shop'")
         if grace > patience:
             raise BadInputError("grace", grace, f"at most the patience of {patience:g} s")
-        self.hooks = ()
+        self.hooks: tuple[()] = ()
         """Messages between processes of a node are never encoded."""
         self._cluster = cluster
         self._credentials = None if credentials is None else Credentials(credentials)

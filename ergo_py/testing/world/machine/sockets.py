@@ -176,7 +176,9 @@ class WorldSockets:
         self._connections: dict[int, _Connection] = {}
         self._faults: dict[str, _Faults] = {}
         self._numbers = 0
-        self.datagrams = WorldDatagrams(history, self._pass, self._random, threads.give_way)
+        self.datagrams: WorldDatagrams = WorldDatagrams(
+            history, self._pass, self._random, threads.give_way
+        )
 
     def __len__(self) -> int:
         return len(self._connections) + len(self._listeners) + len(self.datagrams)
