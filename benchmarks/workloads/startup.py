@@ -81,6 +81,7 @@ CASES = [
         least=1,
         variants={
             "ergo import": _program("-c", "import ergo_py"),
+            "ergo names": _program("-c", "from ergo_py import Actor, ChildSpec, open_node"),
             "ergo node": _program("-c", _OPENS),
             "ergo ps": _ps,
             "trio": _program("-c", "import trio"),
@@ -88,6 +89,7 @@ CASES = [
         },
         lines=[
             Line("import ergo_py", "ergo import", goals=(Goal("import", 1.5, "trio"),)),
+            Line("import three names", "ergo names", goals=(Goal("names", 1.4, "trio"),)),
             Line("open the first node", "ergo node", goals=(Goal("node", 1.5, "its libraries"),)),
             Line("ergo ps", "ergo ps", goals=(Goal("ps", 1.25, "trio"),)),
         ],

@@ -96,7 +96,7 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
             return upgrade
         from .commands import COMMANDS  # noqa: PLC0415 - some platforms lack its modules
     except ModuleNotFoundError as error:
-        from .._core.vocabulary.platforms import platform_text  # noqa: PLC0415 - seldom needed
+        from .._core.vocabulary.public_names import platform_text  # noqa: PLC0415 - seldom needed
 
         text = platform_text(f"ergo {name}", error)
         if text is None:

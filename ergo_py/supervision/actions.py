@@ -1,8 +1,8 @@
 """Operations: requests to a supervisor. Actions: the decisions of its strategy."""
 
-from dataclasses import dataclass
 from typing import Any
 
+from .._core.vocabulary.late_methods import dataclass
 from .._core.vocabulary.reasons import Reason
 from .specs import ChildSpec
 

@@ -4,7 +4,7 @@ its workers.
 
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Generic, TypeVarTuple, Unpack
 
 import trio
@@ -16,6 +16,7 @@ from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.envelopes import Divert, Overflow
 from .._core.vocabulary.errors import BadInputError, ChildError
 from .._core.vocabulary.ids import PID
+from .._core.vocabulary.late_methods import dataclass
 from .._core.vocabulary.messages import Relay
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names

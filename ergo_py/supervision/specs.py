@@ -4,7 +4,7 @@ mistake surfaces before any process starts.
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, replace
 from enum import Enum
 from math import inf
 from typing import Any, Final, TypedDict, TypeVarTuple, Unpack
@@ -14,6 +14,7 @@ from .._core.verbs.behaviour import Behaviour, behaviour_of, declared_class, mad
 from .._core.vocabulary.dispatchers import Dispatcher
 from .._core.vocabulary.envelopes import Divert, Overflow, Priority
 from .._core.vocabulary.errors import BadInputError, BehaviourError
+from .._core.vocabulary.late_methods import dataclass
 from .._core.vocabulary.options import Options, check_flag, check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, is_failure
@@ -455,7 +456,7 @@ class SupervisorSpec:
 
 
 _KEYWORDS: Final = ChildKeywords.__optional_keys__
-_OWN: Final = frozenset(each.name for each in fields(ChildSpec)) - {
+_OWN: Final = frozenset(ChildSpec.__slots__) - {
     "name",
     "behaviour",
     "args",

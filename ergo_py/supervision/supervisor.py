@@ -6,7 +6,6 @@ import inspect
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVarTuple
 
@@ -14,6 +13,7 @@ from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError, BehaviourError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.info import ChildInfo, Phase, RestartRecord, SupervisorInfo
+from .._core.vocabulary.late_methods import dataclass
 from .._core.vocabulary.public_names import show_public_names
 from ..service import Service
 from .actions import (

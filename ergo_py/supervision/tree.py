@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from .._core.inspection.census import entity_of
@@ -11,6 +11,7 @@ from .._core.metas.meta import Meta
 from .._core.processes.process import Process
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.info import ApplicationInfo, ChildInfo, Phase
+from .._core.vocabulary.late_methods import dataclass
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.states import State
 from .supervisor import Supervisor

@@ -3,7 +3,6 @@ share.
 """
 
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
@@ -16,6 +15,7 @@ from .._core.vocabulary.errors import (
     TaskEndedError,
 )
 from .._core.vocabulary.ids import PID
+from .._core.vocabulary.late_methods import dataclass
 from .._core.vocabulary.messages import MayBeLate
 from .._core.vocabulary.public_names import show_public_names
 

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -13,6 +12,7 @@ import trio
 from .._core.processes.process import Process
 from .._core.tables.pending_calls import Deadline
 from .._core.vocabulary.errors import BadInputError, TaskTimeoutError
+from .._core.vocabulary.late_methods import dataclass
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .channel import Channel

@@ -4,7 +4,6 @@ as sums.
 
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -16,6 +15,7 @@ from ..messaging.traces import current_ids
 from ..tables.callbacks import CALLBACKS
 from ..tables.pending_calls import Deadline
 from ..vocabulary.ids import PID, Alias, EventName, Target
+from ..vocabulary.late_methods import dataclass
 from ..vocabulary.public_names import show_public_names
 from .callback_watch import CallbackObserver
 from .state import show, stop_observing

@@ -7,13 +7,13 @@ successor. So neither has to ask the supervisor first.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Protocol
 
 from ..vocabulary.envelopes import Envelope, Lane
 from ..vocabulary.errors import BadInputError
 from ..vocabulary.ids import PID
+from ..vocabulary.late_methods import dataclass
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Crashed, Reason, is_failure
 

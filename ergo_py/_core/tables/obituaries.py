@@ -2,13 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from time import perf_counter, time
 from typing import Any, Final
 
 from ..vocabulary.envelopes import END_NOTICE, EXIT, FAILED, KILL, STOP, Envelope
 from ..vocabulary.ids import PID, Alias
+from ..vocabulary.late_methods import dataclass
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Normal, Reason, Shutdown, error_of, is_failure
 

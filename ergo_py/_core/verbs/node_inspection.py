@@ -3,7 +3,6 @@ OTP's ``sys``.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -27,6 +26,7 @@ from ..tables.obituaries import Obituary
 from ..vocabulary.envelopes import END_NOTICE, EVENT, INSPECT, Lane, kind_name
 from ..vocabulary.errors import BadInputError, NotAllowedError
 from ..vocabulary.ids import Target
+from ..vocabulary.late_methods import dataclass
 from ..vocabulary.options import check_flag, check_number
 from ..vocabulary.public_names import show_public_names
 from .common import check_timeout

@@ -2,10 +2,10 @@
 or in a thread.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from .errors import BadInputError
+from .late_methods import dataclass
 from .public_names import show_public_names
 
 __all__ = [

@@ -5,11 +5,11 @@ An envelope is a plain tuple ``(kind, sender, ref, payload)``: a slotted class c
 much to create and to read.
 """
 
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, Final
 
 from .errors import BadInputError
+from .late_methods import dataclass
 from .public_names import show_public_names
 
 __all__ = [

@@ -3,11 +3,12 @@ live objects.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from .ids import PID, Alias, Ref
+from .late_methods import dataclass
 from .messages import Why
 from .public_names import show_public_names
 from .reasons import Reason

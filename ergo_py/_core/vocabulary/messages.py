@@ -3,7 +3,7 @@ letters, log records.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from types import UnionType
 from typing import (
@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 from .errors import BadInputError
 from .ids import PID, Address, Alias, B_co, EventName, Late, NodeName, Ref
+from .late_methods import dataclass
 from .options import KeepMessages, check_number
 from .public_names import show_public_names
 from .reasons import Reason

@@ -1,7 +1,7 @@
 """Options of ``spawn``, ``spawn_meta`` and ``open_node``, checked before anything is started."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from enum import Enum
 from math import inf
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
@@ -11,6 +11,7 @@ from .dispatchers import LOOP, Dispatcher, check_cpu, check_dispatcher
 from .envelopes import Divert, Overflow, Priority
 from .errors import BadInputError
 from .hints import did_you_mean
+from .late_methods import dataclass
 from .public_names import show_public_names
 
 __all__ = [
@@ -460,7 +461,7 @@ def check_output(output: object) -> None:
 DEFAULTS: Final = Options()
 _NAMES: Final = frozenset(SpawnKeywords.__optional_keys__)
 META_DEFAULTS: Final = MetaOptions()
-_META_NAMES: Final = frozenset(field.name for field in fields(MetaOptions))
+_META_NAMES: Final = frozenset(MetaOptions.__slots__)
 
 
 show_public_names(__name__)

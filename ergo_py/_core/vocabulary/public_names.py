@@ -8,7 +8,16 @@ from importlib import import_module
 from types import FunctionType, MappingProxyType
 from typing import Final
 
-__all__ = ["load_on_first_use", "show_members", "show_public_names", "show_under"]
+__all__ = [
+    "load_on_first_use",
+    "platform_text",
+    "show_members",
+    "show_public_names",
+    "show_under",
+]
+
+_POSIX_MODULES: Final = frozenset({"fcntl", "grp", "pwd", "resource", "termios", "tty"})
+"""Modules of the standard library that Python has on Linux and macOS only."""
 
 _HOMES: Final[dict[str, dict[str, str]]] = {}
 """Of each module that defines public names: the packages that users import them from, each with
@@ -50,8 +59,6 @@ def load_on_first_use(
         try:
             module = import_module(home)
         except ModuleNotFoundError as error:
-            from .platforms import platform_text  # noqa: PLC0415 - needed on some platforms only
-
             text = platform_text(f"{package}.{name}", error)
             if text is None:
                 raise
@@ -64,6 +71,20 @@ def load_on_first_use(
         return sorted({*namespace, *module_of})
 
     return load, names_of_package
+
+
+def platform_text(subject: str, error: ModuleNotFoundError) -> str | None:
+    """The text of the error, with advice, if ``subject`` cannot be imported because of the
+    platform; None if the missing module does not depend on the platform.
+    """
+    if error.name not in _POSIX_MODULES:
+        return None
+    return (
+        f"{subject} works on Linux and macOS only: it needs the module {error.name!r} of Python's "
+        f"standard library, which is missing on this platform ({sys.platform}). Actors, "
+        "supervisors, messages and framings work without it; on Windows, run this program in WSL "
+        "or in a container"
+    )
 
 
 def show_public_names(module: str, elsewhere: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -4,10 +4,11 @@ the code that failed.
 
 import linecache
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType, TracebackType
 from typing import Final
 
+from .late_methods import dataclass
 from .public_names import show_public_names
 from .text import shown, text_of
 

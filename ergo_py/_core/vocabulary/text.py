@@ -193,8 +193,9 @@ def _fields_of(value: Any, kind: type) -> _Items | None:
     """The fields of a dataclass or named tuple with a generated ``__repr__``; None for any other
     object.
     """
+    is_data = is_dataclass(kind)  # asked first: it writes late methods
     generated = kind.__repr__
-    if is_dataclass(kind) and hasattr(generated, "__wrapped__"):
+    if is_data and hasattr(generated, "__wrapped__"):
         return ((field.name, getattr(value, field.name)) for field in fields(kind) if field.repr)
     names = getattr(kind, "_fields", None)
     if issubclass(kind, tuple) and names is not None and generated.__module__ == "collections":

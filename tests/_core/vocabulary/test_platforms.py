@@ -11,7 +11,7 @@ import pytest
 
 import ergo_py.meta
 from ergo_py._core.vocabulary import public_names
-from ergo_py._core.vocabulary.platforms import platform_text
+from ergo_py._core.vocabulary.public_names import platform_text
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
