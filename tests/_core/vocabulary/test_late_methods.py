@@ -51,7 +51,7 @@ class Parsed:
 
 
 def are_written(cls: type) -> bool:
-    return vars(cls)["__repr__"].__qualname__ == f"{cls.__qualname__}.__repr__"
+    return cls.__repr__.__qualname__ == f"{cls.__qualname__}.__repr__"
 
 
 @pytest.fixture
@@ -86,9 +86,9 @@ def test_a_frozen_value_refuses_changes_and_has_no_dictionary() -> None:
     value = Sum("a")
 
     with pytest.raises(dataclasses.FrozenInstanceError):
-        value.amount = 3  # type: ignore[misc]
+        setattr(value, "amount", 3)  # noqa: B010 - type checkers refuse the statement
     with pytest.raises(dataclasses.FrozenInstanceError):
-        del value.amount  # type: ignore[misc]
+        delattr(value, "amount")
     assert not hasattr(value, "__dict__")
     assert Sum.CURRENCY == "EUR"
 
@@ -128,6 +128,6 @@ def test_values_are_copied_pickled_and_replaced() -> None:
 
 def test_a_value_made_without_its_constructor_has_the_methods(unused: type[Sum]) -> None:
     bare = unused.__new__(unused)
-    bare.__setstate__(["a", 1, [], "n"])  # type: ignore[attr-defined]
+    vars(unused)["__setstate__"](bare, ["a", 1, [], "none"])
 
-    assert bare == unused("a", 1, [], "n")  # type: ignore[call-arg]
+    assert bare == unused("a", 1)
