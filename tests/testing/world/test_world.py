@@ -44,7 +44,7 @@ def test_a_seed_repeats_its_history_in_other_programs() -> None:
         "tests.testing.world.machine.threaded",
         "tests.testing.histories",
     ]
-    seeds = range(200 if THOROUGH else 4)
+    seeds = range(200 if THOROUGH else 10)
 
     digests = digests_of_programs(modules, seeds)
 
