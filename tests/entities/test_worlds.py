@@ -1,5 +1,5 @@
-"""Worlds of entities keep their promises, for 200 seeds of both worlds together; `python -m benchmarks
-worlds` explores more.
+"""Worlds of entities keep their promises, for 200 seeds of both worlds together; `python -m
+benchmarks worlds` explores more.
 """
 
 import pytest
