@@ -156,7 +156,7 @@ class Entities(Actor):
         elif isinstance(message, Down):
             host.note_down(message)
         else:
-            host.take(message)
+            host.take(message, sender)
 
     def handle_call(self, request: object, caller: Caller) -> object:
         """Take a call of another host to an entity, or give up all shards before a deploy."""

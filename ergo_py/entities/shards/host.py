@@ -10,14 +10,21 @@ import trio
 from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.envelopes import Envelope, Lane, Priority
-from ..._core.vocabulary.errors import CallError, ErgoError, TargetDownError
+from ..._core.vocabulary.errors import CallError, ErgoError, Reject, TargetDownError
 from ..._core.vocabulary.ids import PID, Alias, Name
 from ..._core.vocabulary.messages import Down
 from ..._core.vocabulary.reasons import Shutdown
 from ...cluster.lease import LeaseTerms
 from ...cluster.names import Cluster, NameKeeper
+from ...cluster.node_network import network_of
 from ...cluster.singleton import Singleton
-from ...entity_handles import Address, EntityHandle, address_of
+from ...entity_handles import (
+    Address,
+    EntityHandle,
+    EntityKindUnknownError,
+    address_of,
+    check_key,
+)
 from ...network.errors import RemoteError, StoreError
 from ...service import taken_from
 from ...supervision.specs import ChildSpec, SupervisorSpec
@@ -114,6 +121,8 @@ class Host:
         self._has_others = True
         self._may_leave = False
         """The keeper of the map has said that all hosts know of no shard here."""
+        self._map_node = ""
+        """The node with the keeper of the map."""
         self._bell = trio.Event()
 
     # -- for the keeper of entities ----------------------------------------------------------------
@@ -198,16 +207,40 @@ class Host:
             keeper = await cluster.whereis(f"{self._name}.map")
             if keeper is None:
                 return
+            self._map_node = keeper.node
             released = [list(each) for each in self._released.items()]
             is_leaving = self._is_draining
-            hello = (ENTITY, "hello", self._map.version, released, is_leaving)
+            needed, tokens = {**self._needed}, self._unknown_tokens()
+            # A host that knows no version gets the whole map, which settles all doubts.
+            version = 0 if needed or tokens else self._map.version
+            hello = (ENTITY, "hello", version, released, is_leaving)
             found, has_others = await self._keeper.call(keeper, hello, timeout=_PAUSE * 2)
             # A host may have joined since an answer from before the drain.
             self._has_others = has_others or not is_leaving
         except (CallError, StoreError):
             return  # the next hello finds another keeper
         if found is not None:
-            self.learn(ShardMap.from_wire(found))
+            newest = ShardMap.from_wire(found)
+            self.learn(newest)
+            self._doubt(newest, needed, tokens)
+
+    def _unknown_tokens(self) -> dict[int, int]:
+        """The tokens in messages between entities that are newer than the map."""
+        last = self._map.last
+        return {shard: token for shard, token in self._tokens.items() if token > last}
+
+    def _doubt(self, newest: ShardMap, needed: dict[int, int], tokens: dict[int, int]) -> None:
+        """Forget versions and tokens that the keeper of the map does not know, although it was
+        asked after they were told: no host has told them, and what waits for them would wait for
+        ever.
+        """
+        for shard, version in needed.items():
+            if version > newest.version and self._needed.get(shard) == version:
+                del self._needed[shard]
+                self._pass_all(shard)
+        for shard, token in tokens.items():
+            if token > newest.last and self._tokens.get(shard) == token:
+                del self._tokens[shard]
 
     def learn(self, found: ShardMap) -> None:
         """Take a newer map."""
@@ -439,9 +472,20 @@ class Host:
 
     # -- messages of other hosts -------------------------------------------------------------------
 
-    def take(self, message: object) -> None:
-        """Take a message of another host, or of the keeper of the map."""
+    def take(self, message: object, sender: object) -> None:
+        """Take a message of another host, or of the keeper of the map. A message that no host sends
+        is dropped: any node may send to this process, also one with an older or newer program.
+        """
+        try:
+            self._take(message, sender)
+        except (ValueError, EntityKindUnknownError) as error:
+            network = network_of(self._keeping.kernel)
+            network.log_once("a message of another node to entities is dropped", str(error))
+
+    def _take(self, message: object, sender: object) -> None:
         match message:
+            case (_, "map" | "release" | "leave", *_) if not self._is_map_keeper(sender):
+                self._bell.set()  # the next hello finds a new keeper, which answers with its map
             case (_, "map", wire):
                 self.learn(ShardMap.from_wire(wire))
             case (_, "release", [*shards]):
@@ -451,27 +495,47 @@ class Host:
                             self.release(shard, token)
             case (_, "leave"):
                 self._may_leave = self._is_draining
-            case (_, "send", int(version), str(kind), str(key), sender, [*parts]):
-                handle = self._handle(Address(kind, key), version, sender_of(sender))
+            case (_, "send", int(version), str(kind), str(key), first, [*parts]):
+                handle = self._handle(self._address(kind, key), version, sender_of(first))
                 handle.deliver(message_of(parts), Priority.NORMAL)
             case (_, "tell", int(shard), int(token), str(kind), str(key), str(name), [*parts]):
-                address = Address(kind, key)
+                address = self._address(kind, key)
                 if self.holds(address) and self._is_new(shard, token):
                     handle = self._handle(address, 0, None)
                     handle.deliver(delivery_of(name, parts), Priority.NORMAL)
+
+    def _is_map_keeper(self, sender: object) -> bool:
+        return isinstance(sender, PID) and sender.node == self._map_node
+
+    def _address(self, kind: str, key: str) -> Address:
+        """The address of an entity that this node may keep.
+
+        Raises:
+            EntityKindUnknownError: it keeps none of this kind.
+            ValueError: the key is none.
+        """
+        if kind not in self._keeping.kinds:
+            raise EntityKindUnknownError(kind, self._keeping.kinds)
+        return Address(kind, check_key(key))
 
     def _is_new(self, shard: int, token: int) -> bool:
         """Whether a message between entities comes from the present host of its sender. A late copy
         of an earlier one must not take effect: its receiver may have forgotten it by now.
         """
-        place = self._map.places[shard] if 0 <= shard < self.count else None
+        if not 0 <= shard < self.count:
+            return False
+        place = self._map.places[shard]
         known = max(self._tokens.get(shard, 0), 0 if place is None else place.token)
         if token >= known:
             self._tokens[shard] = token
         return token >= known
 
     def take_call(self, request: object, caller: Caller) -> bool:
-        """Take a call of another host. False if it is none."""
+        """Take a call of another host. False if it is none.
+
+        Raises:
+            Reject: no host makes it.
+        """
         match request:
             case (
                 _,
@@ -481,8 +545,12 @@ class Host:
                 str(key),
                 [(str() | None) as id, str(what), [*parts]],
             ):
-                handle = self._handle(Address(kind, key), version, None)
-                caller.redirect(handle.name, request_of(id, what, parts))
+                try:
+                    address, asked = self._address(kind, key), request_of(id, what, parts)
+                except (ValueError, EntityKindUnknownError) as error:
+                    raise Reject(error) from None
+                handle = self._handle(address, version, None)
+                caller.redirect(handle.name, asked)
                 handle.serve(caller, Priority.NORMAL)
                 return True
         return False

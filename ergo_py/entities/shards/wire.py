@@ -40,10 +40,11 @@ def message_of(parts: list[object]) -> object:
     match parts:
         case ["", message]:
             return message
-        case ["ask", str(method), [*args], dict(kwargs)]:
-            return MethodCall[Any](method, tuple(args), kwargs)
-        case ["cast", str(method), [*args], dict(kwargs)]:
-            return MethodCast(method, tuple(args), kwargs)
+        case ["ask" | "cast" as verb, str(method), [*args], dict(kwargs)] if all(
+            isinstance(name, str) for name in kwargs
+        ):
+            made = MethodCall[Any] if verb == "ask" else MethodCast
+            return made(method, tuple(args), kwargs)
     raise ValueError("no message to an entity")
 
 
@@ -66,12 +67,17 @@ def request_of(id: str | None, kind: str, parts: list[object]) -> object:
         ValueError: there is no such request.
     """
     inner = message_of(parts)
-    if kind == "post":
-        inner = Post(inner)
-    elif kind == "retry":
-        inner = Retry()
-    elif kind == "fresh":
-        inner = Fresh[Any](inner)
+    match kind:
+        case "post":
+            inner = Post(inner)
+        case "retry":
+            inner = Retry()
+        case "fresh":
+            inner = Fresh[Any](inner)
+        case "call":
+            pass
+        case _:
+            raise ValueError("no request to an entity")
     return inner if id is None else Once[Any](id, inner)
 
 

@@ -35,6 +35,8 @@ from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import entities_of, inspections
 from ergo_py.errors import ServiceBusyError
 from ergo_py.methods import cast
+from ergo_py.network import RemoteError
+from ergo_py.network.messages.message_types import MessageTypes
 from ergo_py.testing import World, simulated
 from ergo_py.testing.world.node import WorldNode
 from tests.dispatched import Doer
@@ -255,6 +257,77 @@ async def test_a_node_that_drains_gives_its_shards_to_a_node_that_has_just_joine
 
     assert await first.run(lambda each: each.drain(timeout=20)) == []
     assert len(host_of(second.node, Counting).held()) == SHARDS
+
+
+NEVER = 2**62
+"""No map has this version, and no shard this token."""
+
+
+def messages_of_no_host(key: str) -> list[object]:
+    """Messages to a host that are hostile, or of a program with other entities."""
+    here = (Counting.kind, key)
+    delivery = [[Counting.kind, "nobody", 1], 1, 0, MessageTypes(TYPES).encode(More(100))]
+    return [
+        *(5, None, (), (ENTITY,), (ENTITY, "map"), (ENTITY, "map", 5), (ENTITY, "release", [[0]])),
+        (ENTITY, "map", [NEVER, NEVER, [5]]),
+        (ENTITY, "map", [NEVER, NEVER, [None] * SHARDS]),
+        (ENTITY, "map", [NEVER, NEVER, [["nowhere@world", 1, 1, NEVER]] * SHARDS]),
+        *((ENTITY, "release", [[shard, token] for token in range(9)]) for shard in range(SHARDS)),
+        (ENTITY, "leave"),
+        (ENTITY, "send", 1, "Later", "key", None, ["", More(1)]),
+        (ENTITY, "send", 1, *here, None, ["else", 1]),
+        (ENTITY, "send", 1, *here, None, ["cast", "add", [], {1: 2}]),
+        (ENTITY, "send", 1, Counting.kind, "\0", None, ["", More(1)]),
+        (ENTITY, "send", NEVER, *here, None, ["", More(10)]),
+        *((ENTITY, "tell", shard, 1, *here, "Deliver", delivery) for shard in (-1, SHARDS)),
+        *((ENTITY, "tell", shard, NEVER, *here, "Else", []) for shard in range(-1, SHARDS + 1)),
+        (ENTITY, "tell", 0, 1, "Later", "key", "Done", [1]),
+    ]
+
+
+@simulated(seeds=1)
+async def test_a_message_that_no_host_sends_costs_itself_only(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore(), 2)
+    await wait_balanced(nodes)
+    one, other = sorted(nodes, key=lambda each: not host_of(each.node, Counting).has_map)
+    shards = [host_of(each.node, Counting).held() for each in nodes]
+    keeper = one.node.whereis("entities")
+
+    for key in KEYS:
+        for message in messages_of_no_host(key):
+            other.node.send(Name("entities", one.name), message)
+    await trio.sleep(5)
+
+    assert one.node.whereis("entities") == keeper
+    assert [host_of(each.node, Counting).held() for each in nodes] == shards
+    for key, neighbour in zip(KEYS, KEYS[1:] + KEYS[:1], strict=True):
+        await other.run(partial(call, key=key, request=Give(neighbour)))
+    await trio.sleep(5)
+    # A message of a newer map, which there is not, waits for an answer about that map only.
+    assert [await add(other, key) for key in KEYS] == [11] * len(KEYS)
+    assert [await add(one, key) for key in KEYS] == [12] * len(KEYS)
+
+
+CALLS_OF_NO_HOST: list[tuple[str, list[object], str]] = [
+    ("Later", [None, "call", ["", Add(1)]], "keeps no Later entities"),
+    ("Counting", [None, "else", ["", Add(1)]], "no request to an entity"),
+    ("Counting", [None, "call", ["else"]], "no message to an entity"),
+    ("Counting", [None, "call", ["ask", "add", [], {1: 2}]], "no message to an entity"),
+    ("Counting", ["", "call", ["", Add(1)]], "the id of the command"),
+]
+
+
+@simulated(seeds=1)
+async def test_a_call_that_no_host_makes_is_refused(world: World) -> None:
+    nodes = one, other = await start_nodes(world, MemoryStore(), 2)
+    await wait_balanced(nodes)
+    keeper = one.node.whereis("entities")
+
+    for kind, parts, why in CALLS_OF_NO_HOST:
+        with pytest.raises((RemoteError, ValueError), match=why):
+            await other.call(Name("entities", one.name), (ENTITY, "call", 1, kind, "key", parts))
+
+    assert one.node.whereis("entities") == keeper
 
 
 class Speaker(Actor):
