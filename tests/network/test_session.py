@@ -12,6 +12,8 @@ from ergo_py.network.protocol.frames import (
     encode_frame,
     read_frame,
 )
+from ergo_py.network.protocol.long_operations import PART_HEAD
+from ergo_py.network.protocol.records import FRAME
 from ergo_py.network.protocol.session import Session, State, Timing
 from tests.network.simulation import Simulation
 from tests.support import THOROUGH
@@ -92,6 +94,25 @@ def pair(window: int = 1000) -> tuple[End, End]:
     talk(one, other)
     assert one.session.state is other.session.state is State.UP
     return one, other
+
+
+@pytest.mark.parametrize("sizes", [[FRAME + PART_HEAD - 1, 1], [1 << 20]], ids=["some", "one"])
+def test_the_longest_frames_of_honest_nodes_arrive(sizes: list[int]) -> None:
+    _one, other = pair()
+    ops = [bytes(size) for size in sizes]
+    other.session.receive(Data(11, 21, 0, 0, ops))
+
+    assert other.ops == ops
+    assert other.events == ["up 1"]
+
+
+def test_a_frame_of_more_operations_than_a_node_sends_ends_the_session() -> None:
+    """It would be carried out in a single step: 16 MiB of small operations take seconds."""
+    _one, other = pair()
+    other.session.receive(Data(11, 21, 0, 0, [b"one"] * FRAME))
+
+    assert other.ops == []
+    assert other.events == ["up 1", "down it sends more operations in a frame than a node does"]
 
 
 def test_an_invitation_and_its_answer_bring_both_ends_up() -> None:

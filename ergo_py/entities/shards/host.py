@@ -95,7 +95,6 @@ class Host:
         self._keeping = keeping
         self._keeper = keeping.keeper
         self._process: Process = keeping.keeper._process
-        self._name = self._process.name or ""
         self._terms = LeaseTerms(lease, lease / 4)
         self._map = ShardMap.new(count)
         self._held: dict[int, int] = {}
@@ -124,6 +123,10 @@ class Host:
         self._map_node = ""
         """The node with the keeper of the map."""
         self._bell = trio.Event()
+
+    @property
+    def _name(self) -> str:
+        return self._process.name or ""
 
     # -- for the keeper of entities ----------------------------------------------------------------
 

@@ -28,6 +28,10 @@ __all__ = ["Owner", "Session", "State", "Timing"]
 
 _OFFERS: Final = 8
 """How many answered invitations are remembered."""
+_TOGETHER: Final = FRAME + PART_HEAD
+"""Most bytes of several operations in a frame: a frame is carried out in a single step, and small
+operations cost far more than their bytes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +381,10 @@ class Session:
         now = self._now = self._clock()
         if not self._acknowledge(ack):
             return
+        size = sum(map(len, news))
+        if size > _TOGETHER and len(news) > 1:
+            self.close("it sends more operations in a frame than a node does", False)
+            return
         deadlines.hear(now)
         receiving.note_known(seq + len(news))
         if seq != receiving.received:
@@ -395,7 +403,7 @@ class Session:
         self.totals.count_received(receiving.count_arrived())
         if receiving.received >= receiving.known:
             deadlines.ask_again(inf)
-        if receiving.count_bytes(sum(map(len, news))):
+        if receiving.count_bytes(size):
             self._send_ack(resend=False)
         elif deadlines.acknowledge_by(now + self._timing.ack_delay):
             self.is_due_earlier = True
