@@ -28,6 +28,7 @@ from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import (
     BATCH,
     CALL,
+    EVENT,
     MESSAGE,
     STARTED,
     Envelope,
@@ -279,6 +280,8 @@ async def serve(process: "Process") -> Reason | None:
         "handle_message" in asynchronous,
         "handle_call" in asynchronous,
     )
+    # The loop itself calls a plain handle_event, unless an observer counts the events.
+    event_is_plain = "handle_event" not in asynchronous and process.kernel.observer is None
     unmatched = process.judge()
     seen = None if unmatched is None else unmatched.seen
     status = task._cancel_status
@@ -363,6 +366,9 @@ async def serve(process: "Process") -> Reason | None:
                         ref.defer(process)
                     elif not ref.settle(reply, None):
                         process.kernel.calls.count_late_reply()
+            elif kind == EVENT and event_is_plain:
+                if (result := process.behaviour.handle_event(payload)) is not None:
+                    check_plain(process, "handle_event", result)
             else:
                 if is_root:
                     is_root = turns.end(task)
@@ -398,8 +404,8 @@ async def serve(process: "Process") -> Reason | None:
 
 @runs_callbacks
 async def serve_batches(process: "Process") -> Reason | None:
-    """Do the same with the C extension: a batch serves the messages and calls of the main lane. It
-    counts the burst, and reads the clock for fairness.
+    """Do the same with the C extension: a batch serves the messages, calls and plain events of the
+    main lane. It counts the burst, and reads the clock for fairness.
     """
     box = process.mailbox
     main = box.main
@@ -411,13 +417,14 @@ async def serve_batches(process: "Process") -> Reason | None:
         "handle_message" in asynchronous,
         "handle_call" in asynchronous,
     )
+    event_is_plain = "handle_event" not in asynchronous and process.kernel.observer is None
     unmatched, turn = process.judge(), process.own_turn()
     seen = None if unmatched is None else unmatched.seen
     assert turn.begin_batch is not None
     turn.batch = batch = turn.begin_batch(
         *(process, turn, box, main),
         *(handle_message, message_is_async, handle_call, call_is_async),
-        *(process.kernel.burst, seen, unmatched),
+        *(event_is_plain, process.kernel.burst, seen, unmatched),
     )
     if batch is None:
         # The main lane is none of C, such as a lane that a predecessor has left.

@@ -83,6 +83,10 @@ class Handlers(Protocol):
         """Answer a call."""
         ...
 
+    def handle_event(self, event: object, /) -> Awaitable[object]:
+        """Handle a publication of an event."""
+        ...
+
     def _control(
         self, sender: PID | Alias, caller: Caller | None, operation: object, /
     ) -> Coroutine[Any, Any, None]:

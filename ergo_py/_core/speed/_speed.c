@@ -3,7 +3,7 @@
 #include "speed.h"
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 13
+#define INTERFACE 14
 
 /* The methods that replace Python functions in their classes. */
 static struct {
@@ -99,6 +99,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
         {&str_finish, "finish"},
         {&str_handle_call, "handle_call"},
         {&str_handle_message, "handle_message"},
+        {&str_handle_event, "handle_event"},
         {&str_leave, "_leave"},
         {&str_look, "_look"},
         {&str_mailbox, "mailbox"},

@@ -34,7 +34,10 @@ def batch(
     message_is_async: bool,
     handle_call: Callable[[Any, Any], Any],
     call_is_async: bool,
+    event_is_plain: bool,
     burst: int,
+    seen: object,
+    unmatched: object,
     /,
 ) -> Batch | None: ...
 

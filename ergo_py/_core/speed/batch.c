@@ -16,6 +16,7 @@ typedef struct {
     long long burst;
     int often, mask;
     char message_is_async, call_is_async, is_bounded;
+    char event_is_plain; /* the batch calls handle_event() itself */
     char is_asleep; /* serve() sleeps, or is about to; a suspended process sleeps elsewhere */
     char is_over;   /* other tasks have to run, after serve_in_place() */
 } Batch;
@@ -37,14 +38,15 @@ static void batch_start(Batch* batch, double end) {
 }
 
 /* batch(process, turn, mailbox, lane, handle_message, message_is_async, handle_call, call_is_async,
-   burst, seen, unmatched). None if it is no MainLane. */
+   event_is_plain, burst, seen, unmatched). None if it is no MainLane. */
 PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     PyObject *process, *turn, *mailbox, *lane, *handle_message, *handle_call, *seen, *unmatched;
-    int message_is_async, call_is_async;
+    int message_is_async, call_is_async, event_is_plain;
     long long burst;
-    if (!PyArg_ParseTuple(args, "O!O!O!OOpOpLOO", bound.Process, &process, bound.Turn, &turn,
+    if (!PyArg_ParseTuple(args, "O!O!O!OOpOppLOO", bound.Process, &process, bound.Turn, &turn,
                           bound.Mailbox, &mailbox, &lane, &handle_message, &message_is_async,
-                          &handle_call, &call_is_async, &burst, &seen, &unmatched)) {
+                          &handle_call, &call_is_async, &event_is_plain, &burst, &seen,
+                          &unmatched)) {
         return NULL;
     }
     if (!Py_IS_TYPE(lane, &LaneType)) Py_RETURN_NONE;
@@ -61,6 +63,7 @@ PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     batch->status = Py_IS_TYPE(task, bound.Task) ? Py_XNewRef(SLOT(task, of_task.status)) : NULL;
     batch->failure = NULL, batch->is_asleep = batch->is_over = 0;
     batch->message_is_async = (char)message_is_async, batch->call_is_async = (char)call_is_async;
+    batch->event_is_plain = (char)event_is_plain;
     batch->is_bounded = PyObject_IsTrue(limit) == 1;
     batch->mask = batch->often = burst > OFTEN ? OFTEN : 0;
     batch_start(batch, 0.0);
@@ -244,16 +247,28 @@ static int batch_call(Batch* batch, PyObject* caller, PyObject* request, PyObjec
     return is_settled < 0 ? -1 : 1;
 }
 
-/* run(): serve messages and calls of the main lane while nothing is ahead of them. Returns None when
-   there are no more; True when other tasks have to run; an envelope that serve() has to handle,
-   since it is neither a message nor a call; the rest of an async handle_message, which serve() has
+/* Call the plain handle_event() that the behaviour has now. 1, or -1 with an error. */
+static int batch_event(Batch* batch, PyObject* publication) {
+    PyObject* behaviour = Py_NewRef(SLOT(batch->process, of_process.behaviour));
+    PyObject* result = PyObject_CallMethodOneArg(behaviour, str_handle_event, publication);
+    Py_DECREF(behaviour);
+    if (result == NULL) return -1;
+    if (result != Py_None) return check_result(batch, str_handle_event, result);
+    Py_DECREF(result);
+    return 1;
+}
+
+/* run(): serve messages, calls and plain events of the main lane while nothing is ahead of them.
+   Returns None when there are no more; True when other tasks have to run; an envelope that serve()
+   has to handle, since it is none of these; the rest of an async handle_message, which serve() has
    to await; or the rest of an async handle_call and its caller. In place, it returns False and
    leaves such an envelope in the lane. */
 static PyObject* batch_serve(Batch* batch, int is_in_place) {
     Lane* lane = batch->lane;
     while (lane->length > 0 && SLOT(batch->mailbox, of_mailbox.ahead) == Py_False) {
         long kind = lane_at(lane, 0)->kind;
-        int is_other = kind != MESSAGE && kind != CALL;
+        int is_event = kind == EVENT && batch->event_is_plain;
+        int is_other = kind != MESSAGE && kind != CALL && !is_event;
         if (is_other && is_in_place) Py_RETURN_FALSE;
         Entry entry = lane_take(lane);
         if (is_other) return entry_steal(entry);
@@ -264,6 +279,7 @@ static PyObject* batch_serve(Batch* batch, int is_in_place) {
         if (done == 0 && batch->is_bounded) done = admit_waiters(batch);
         if (done == 0)
             done = kind == CALL ? batch_call(batch, second, payload, &rest)
+                   : is_event   ? batch_event(batch, payload)
                                 : batch_message(batch, second, payload, &rest);
         Py_DECREF(second);
         Py_DECREF(payload);

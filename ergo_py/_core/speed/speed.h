@@ -24,6 +24,7 @@
 
 /* Kinds of envelopes, as in envelopes.py. */
 #define MESSAGE 0
+#define EVENT 4
 #define CALL 1
 
 #define SLICE 0.001 /* of time_slices.py */
@@ -156,7 +157,7 @@ extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_ca
 
 extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls,
     *str_do_deferred, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
-    *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
+    *str_handle_event, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
     *str_wake;

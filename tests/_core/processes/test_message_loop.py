@@ -324,6 +324,41 @@ async def test_a_publication_counts_in_the_burst_for_each_of_its_receivers(
     assert [seen.count(number) for number in range(12, 20)] == [40] * 8
 
 
+class Failing(Actor):
+    """Has a plain ``handle_event``, which is a mistake or raises."""
+
+    def init(self) -> None:
+        self.register_event("news")
+        self.subscribe("news")
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.publish("news", message)
+
+    def handle_event(self, event: Any) -> Any:
+        if event.message == "raise":
+            raise ValueError("a fault")
+        return self._wait()
+
+    async def _wait(self) -> None:
+        raise AssertionError("no caller may await it")
+
+
+@pytest.mark.parametrize("message, text", [("raise", "a fault"), ("await", "handle_event")])
+async def test_a_plain_callback_for_events_that_fails_ends_its_process(
+    message: str, text: str
+) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Failing)
+        node.send(pid, message)
+        await wait_all_tasks_blocked()
+        (crash,) = node.crashes()
+
+    assert crash.pid == pid
+    assert crash.callback == "handle_event"
+    assert crash.message_type == "Published"
+    assert text in str(crash.reason)
+
+
 # -- P4: a single callback at a time ---------------------------------------------------------------
 
 

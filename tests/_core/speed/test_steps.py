@@ -260,15 +260,22 @@ async def test_a_signal_for_a_process_in_place_follows_its_message() -> None:
         assert node.processes() == []
 
 
-async def test_an_envelope_that_only_the_message_loop_can_handle_keeps_its_place() -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_event_keeps_its_place_also_if_only_the_message_loop_can_await_it(
+    is_async: bool,
+) -> None:
     heard: list[Any] = []
 
     class Listens(Does):
         def handle_event(self, event: Any) -> None:
             heard.append(event.message)
 
+    class Awaits(Does):
+        async def handle_event(self, event: Any) -> None:
+            heard.append(event.message)
+
     async with running_node() as node:
-        owner, *pids = await spawn_asleep(node, 2, Listens)
+        owner, *pids = await spawn_asleep(node, 2, Awaits if is_async else Listens)
         node.send(owner, lambda me: me.register_event("news"))
         await wait_all_tasks_blocked()
         node.send(pids[0], lambda me: me.subscribe("news"))
