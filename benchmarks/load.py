@@ -4,6 +4,7 @@ is the server's.
 ``python load.py tcp PORT CONNECTIONS BYTES ROUNDTRIPS`` keeps a message going round on each
 connection; ``python load.py http PORT CONNECTIONS REQUESTS`` and ``python load.py websocket PORT
 CONNECTIONS BYTES ROUNDTRIPS`` do the same with requests and WebSocket messages; ``python load.py
+file PORT CONNECTIONS BYTES REQUESTS`` with requests for a file of so many bytes; ``python load.py
 udp PORT BYTES`` sends as fast as it can until it is ended; ``python
 load.py short PORT CONNECTIONS`` connects, asks, has its answer and closes, for each connection in
 sequence; ``python load.py newcomers PORT BUSY REQUESTS NEWCOMERS`` keeps BUSY connections busy,
@@ -79,6 +80,23 @@ def _http(port: int, connections: int, requests: int) -> None:
     if not answer.startswith(b"HTTP/1.1 200 "):
         raise SystemExit(f"the server answered {answer!r}")
     _keep_asking(socks, request, len(answer), requests)
+
+
+def _file(port: int, connections: int, size: int, requests: int) -> None:
+    request = b"GET /%d HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % size
+    socks = [_dial(port) for _ in range(connections)]
+    # All responses are as long as the first.
+    socks[0].sendall(request)
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += _receive(socks[0])
+    if not answer.startswith(b"HTTP/1.1 200 "):
+        raise SystemExit(f"the server answered {answer!r}")
+    whole = answer.index(b"\r\n\r\n") + 4 + size
+    got = len(answer)
+    while got < whole:
+        got += len(_receive(socks[0]))
+    _keep_asking(socks, request, whole, requests)
 
 
 def _websocket(port: int, connections: int, size: int, roundtrips: int) -> None:
@@ -244,6 +262,7 @@ if __name__ == "__main__":
     kinds: dict[str, Any] = {
         "tcp": _tcp,
         "http": _http,
+        "file": _file,
         "websocket": _websocket,
         "udp": _udp,
         "short": _short,

@@ -138,6 +138,19 @@ GROUPS = (
             Shown("UDP flood, reader thread", "UDP flood, 64 bytes", "reader thread"),
         ),
     ),
+    Group(
+        "large",
+        "Files, and large messages between programs",
+        ("by hand", "by hand, whole"),
+        (
+            Shown("a file of 10 KB", "web files, 10 KB", "a file of 10 KB"),
+            Shown("a file of 1 MB", "web files, 1 MB", "a file of 1 MB"),
+            Shown(
+                "a small call beside 16 MiB, p50", "small calls beside 16 MiB", "a small call, p50"
+            ),
+            Shown("a message of 16 MiB", "small calls beside 16 MiB", "a large message"),
+        ),
+    ),
 )
 
 

@@ -55,6 +55,15 @@ _COPIED = (
     "About half of it is the operating system copying the message in and out, which all pay; the "
     "rest is making a message of it, handling it, and the turns of the loop."
 )
+_FILE = (
+    "The server by hand has a constant for each file. Here a request is routed, its path decoded "
+    "and kept inside of the directory, its conditions and ranges are read, the head is made for "
+    "it, and the connection has time limits and counters."
+)
+_PARTS = (
+    "By hand there is no acknowledgement, no window and no session that survives its connection, "
+    "and a message is encoded once; whole, it is a single write, for which all small messages wait."
+)
 _BOTH = (
     "Wall time: while the loop works, the thread waits for the interpreter's lock, and the loop "
     "while the thread works."
@@ -87,6 +96,8 @@ _CHECKED = (
 )
 
 LOSSES: tuple[Reason, ...] = (
+    Reason("web files", _FILE),
+    Reason("small calls beside", _PARTS),
     Reason(
         "tell",
         "Wall time, since pykka has threads: on a busy machine they get more of it than a single "
@@ -325,6 +336,8 @@ GOALS: tuple[Reason, ...] = (
         "Of the rest the spawn, the supervisor's decision and the crash report are about a quarter "
         "each; to take the old process out of the tables is a fifth.",
     ),
+    Reason("web files", _FILE),
+    Reason("small calls beside", _PARTS),
     Reason(
         "web",
         "Each request of a mounted application is a task of its own, which trio starts and ends in "

@@ -10,7 +10,7 @@ import trio
 from ergo_py import Actor, Caller, Request, open_node
 from ergo_py.network import NATS, Local
 
-__all__ = ["BYTES", "PARALLEL"]
+__all__ = ["BYTES", "PARALLEL", "Echo", "Length", "network"]
 
 BYTES = 128
 PARALLEL = 64
@@ -19,6 +19,13 @@ PARALLEL = 64
 @dataclass(frozen=True)
 class Echo(Request[bytes]):
     """Answered with its data."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Length(Request[int]):
+    """Answered with the length of its data."""
 
     data: bytes
 
@@ -41,14 +48,19 @@ class Server(Actor):
         match request:
             case Echo(data):
                 return data
+            case Length(data):
+                return len(data)
         return process_time()
+
+
+_TYPES = [Echo, Length, Used]
 
 
 def network(place: str) -> Local | NATS:
     """The network of a directory, or of a NATS server."""
     if place.startswith("nats://"):
-        return NATS(place, cluster="bench", types=[Echo, Used], patience=60.0)
-    return Local(types=[Echo, Used], directory=place, patience=60.0)
+        return NATS(place, cluster="bench", types=_TYPES, patience=60.0)
+    return Local(types=_TYPES, directory=place, patience=60.0)
 
 
 async def serve(directory: str) -> None:
@@ -57,6 +69,7 @@ async def serve(directory: str) -> None:
         "b@bench", network=network(directory), log_output="none", watchdog=None
     ) as node:
         await node.spawn(Server, name="server")
+        await node.spawn(Server, name="other server")
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await trio.sleep_forever()

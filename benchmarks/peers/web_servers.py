@@ -1,16 +1,21 @@
 """Web servers to measure: ``python -m benchmarks.peers.web_servers NAME``. Each answers ``GET
-/hello`` with 13 bytes, or sends every WebSocket message back; each prints its port.
+/hello`` with 13 bytes, or ``GET /BYTES`` with a file of that size, or sends every WebSocket message
+back; each prints its port.
 
 ``hand`` is the least that a server with this parser can do on trio: plain sockets, a single poller
 for all of them, the parser, and a response from a constant; no actors, no limits, no time limits.
+``files by hand`` looks at the file for each request, too, and sends its bytes from memory.
 """
 
 import asyncio
+import os
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -19,12 +24,18 @@ from trio.lowlevel import wait_readable
 from ergo_py import PID, Actor, Alias, Caller, Node, Pool, PoolSpec, run
 from ergo_py._core.runtime.parking import TrioTurns
 from ergo_py.meta.poller import SocketPoller
-from ergo_py.web import WS, HTTPRequest, Mount, Response, Route, WebServer
+from ergo_py.web import WS, Files, HTTPRequest, Mount, Response, Route, WebServer
 from ergo_py.web.parsing.http1 import RequestParser
 
-__all__ = ["SERVERS"]
+__all__ = ["FILES", "SERVERS"]
 
+FILES = (10_000, 1_000_000)
+"""The sizes of the files, which are their names."""
 _HELLO = b"Hello, world!"
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"date: Mon, 16 Nov 2026 09:00:00 GMT\r\ncontent-length: %d\r\n\r\n"
+)
 
 
 def _tell(port: int) -> None:
@@ -174,13 +185,17 @@ def _websockets() -> None:
     asyncio.run(main())
 
 
-def _by_hand() -> None:
-    answer = (
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\n"
-        b"date: Mon, 16 Nov 2026 09:00:00 GMT\r\ncontent-length: 13\r\n\r\n" + _HELLO
-    )
+def _by_hand(answer_to: Callable[[str], bytes]) -> None:
+    async def finish(sock: socket.socket, rest: memoryview) -> None:
+        # The client asks again when it has everything: no other code writes meanwhile.
+        with suppress(OSError):  # the client has left
+            while rest:
+                await trio.lowlevel.wait_writable(sock)
+                rest = rest[sock.send(rest) :]
 
-    async def serve(poller: SocketPoller, sock: socket.socket) -> None:
+    async def serve(
+        poller: SocketPoller, sock: socket.socket, start: Callable[..., object]
+    ) -> None:
         parser = RequestParser()
 
         def read() -> bool:
@@ -191,8 +206,11 @@ def _by_hand() -> None:
             except OSError:  # the client has left
                 data = b""
             parser.feed(data)
-            while parser.next_head() is not None:
-                sock.send(answer)
+            while (head := parser.next_head()) is not None:
+                answer = answer_to(head.target)
+                sent = sock.send(answer)
+                if sent < len(answer):
+                    start(finish, sock, memoryview(answer)[sent:])
             return bool(data)
 
         with sock:
@@ -209,9 +227,41 @@ def _by_hand() -> None:
                     sock, _ = listener.accept()
                     sock.setblocking(False)
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    nursery.start_soon(serve, poller, sock)
+                    nursery.start_soon(serve, poller, sock, nursery.start_soon)
 
     trio.run(main)
+
+
+def _hello_by_hand() -> None:
+    answer = _HEAD % len(_HELLO) + _HELLO
+    _by_hand(lambda _target: answer)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def _with_files(serve: Callable[[Path], None]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        for size in FILES:
+            Path(directory, str(size)).write_bytes(b"x" * size)
+        serve(Path(directory))
+
+
+def _files_by_hand(directory: Path) -> None:
+    kept: dict[str, tuple[str, int, bytes]] = {}
+    for size in FILES:
+        path = directory / str(size)
+        content = path.read_bytes()
+        changed = path.stat().st_mtime_ns
+        kept[f"/{size}"] = (str(path), changed, _HEAD % len(content) + content)
+
+    def answer_to(target: str) -> bytes:
+        path, changed, answer = kept[target]
+        if os.stat(path).st_mtime_ns != changed:
+            raise AssertionError(f"{path} has changed")
+        return answer
+
+    _by_hand(answer_to)
 
 
 SERVERS: dict[str, Callable[[], object]] = {
@@ -220,7 +270,9 @@ SERVERS: dict[str, Callable[[], object]] = {
     "pool": lambda: _ours(Route("/", to="answers"), answers=Plain, workers=8),
     "mounted": lambda: _ours(Mount("/", asgi=application)),
     "echo": lambda: _ours(Route("/", websocket=Echo)),
-    "hand": _by_hand,
+    "hand": _hello_by_hand,
+    "files": lambda: _with_files(lambda directory: _ours(Files("/", directory))),
+    "files by hand": lambda: _with_files(_files_by_hand),
     "uvicorn": _uvicorn,
     "hypercorn": _hypercorn,
     "aiohttp": _aiohttp,

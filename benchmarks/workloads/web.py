@@ -1,8 +1,8 @@
-"""Web servers: ``GET /hello`` with 13 bytes back, over 50 connections that stay open, and an echo
-over WebSockets.
+"""Web servers: ``GET /hello`` with 13 bytes back, over 50 connections that stay open, an echo over
+WebSockets, and files.
 
 The servers are programs of their own, and the figure is their processor time for each request.
-Without uvicorn, httptools and uvloop there is no case.
+Without uvicorn, httptools and uvloop there are only the cases of files.
 """
 
 import os
@@ -136,10 +136,29 @@ def _echo_case(size: int) -> Case:
     )
 
 
-KNOWN = [_request_case(), _echo_case(64), _echo_case(16 * 1024)]
-CASES = (
-    KNOWN
-    if Path("/proc/self/stat").exists()
-    and all(map(find_spec, ("uvicorn", "httptools", "uvloop", "websockets")))
-    else []
-)
+def _file_case(name: str, size: int, requests: int) -> Case:
+    return Case(
+        name=f"web files, {name}",
+        about=f"GET of a file of {name}, {_CONNECTIONS} connections that stay open",
+        unit="µs",
+        size=requests,
+        least=100,
+        variants={
+            "files": _python("files", ["file", size]),
+            "by hand": _python("files by hand", ["file", size]),
+        },
+        lines=[
+            Line(f"a file of {name}", "files", goals=[Goal("by hand", 2.0, of="by hand")]),
+            Line(f"a file of {name}, by hand: a look at the file, and its bytes", "by hand"),
+        ],
+        rounds=3,
+        reference="by hand",
+    )
+
+
+_FILES = [_file_case("10 KB", 10_000, 20_000), _file_case("1 MB", 1_000_000, 1_000)]
+_PEERS = [_request_case(), _echo_case(64), _echo_case(16 * 1024)]
+KNOWN = [*_FILES, *_PEERS]
+_has_peers = all(map(find_spec, ("uvicorn", "httptools", "uvloop", "websockets")))
+_has_clock = Path("/proc/self/stat").exists()
+CASES = [*(_FILES if _has_clock else ()), *(_PEERS if _has_clock and _has_peers else ())]
