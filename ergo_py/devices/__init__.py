@@ -43,4 +43,11 @@ if not TYPE_CHECKING:
             "serial_line": "Serial",
             "zmq_socket": "ZMQ",
         },
+        {
+            "CAN": "can",
+            "Modbus": "modbus",
+            "PostgresListen": "postgres",
+            "Serial": "serial",
+            "ZMQ": "zmq",
+        },
     )

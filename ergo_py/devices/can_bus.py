@@ -2,15 +2,11 @@
 
 from typing import Any, Final, Unpack
 
+import can
+
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
 from .bridge import DeviceBridge, DeviceKeywords
-
-try:
-    import can
-except ImportError as error:
-    text = "CAN needs python-can; install it with: pip install 'ergo_py[can]'"
-    raise ModuleNotFoundError(text, name="can") from error
 
 __all__ = ["CAN"]
 

@@ -5,18 +5,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pymodbus.client.base import ModbusBaseSyncClient
+from pymodbus.exceptions import ConnectionException, ModbusException, ModbusIOException
+from pymodbus.pdu import ModbusPDU
+
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
 from ..meta.blocking_calls import BlockingCalls
 from ..meta.invocations import Apply
-
-try:
-    from pymodbus.client.base import ModbusBaseSyncClient
-    from pymodbus.exceptions import ConnectionException, ModbusException, ModbusIOException
-    from pymodbus.pdu import ModbusPDU
-except ImportError as error:
-    text = "Modbus needs pymodbus; install it with: pip install 'ergo_py[modbus]'"
-    raise ModuleNotFoundError(text, name="pymodbus") from error
 
 __all__ = ["Modbus"]
 

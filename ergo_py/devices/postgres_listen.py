@@ -5,16 +5,12 @@ import select
 from collections import deque
 from typing import Any, Unpack
 
+import psycopg
+from psycopg import sql
+
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
 from .bridge import DeviceBridge, DeviceKeywords
-
-try:
-    import psycopg
-    from psycopg import sql
-except ImportError as error:  # also a psycopg that finds no libpq
-    text = "PostgresListen needs psycopg; install it with: pip install 'ergo_py[postgres]'"
-    raise ModuleNotFoundError(text, name="psycopg") from error
 
 __all__ = ["PostgresListen"]
 

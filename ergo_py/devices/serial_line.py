@@ -4,15 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Unpack
 
+import serial
+
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
 from .bridge import DeviceBridge, DeviceKeywords
-
-try:
-    import serial
-except ImportError as error:
-    text = "Serial needs pyserial; install it with: pip install 'ergo_py[serial]'"
-    raise ModuleNotFoundError(text, name="serial") from error
 
 __all__ = ["Serial"]
 

@@ -4,15 +4,11 @@ import os
 from collections.abc import Callable
 from typing import Any, Unpack
 
+import zmq
+
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
 from .bridge import DeviceBridge, DeviceKeywords
-
-try:
-    import zmq
-except ImportError as error:
-    text = "ZMQ needs pyzmq; install it with: pip install 'ergo_py[zmq]'"
-    raise ModuleNotFoundError(text, name="zmq") from error
 
 __all__ = ["ZMQ"]
 

@@ -55,4 +55,12 @@ if not TYPE_CHECKING:
             "source": "Source",
             "steps": "Batch Sink Stage ToActor",
         },
+        {
+            "AMQP": "amqp",
+            "JetStream": "jetstream",
+            "Kafka": "kafka",
+            "MQTT": "mqtt",
+            "PostgresQueue": "postgres",
+            "RedisStream": "redis",
+        },
     )

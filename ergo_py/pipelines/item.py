@@ -20,7 +20,9 @@ class Item:
     receipt: Any = None
     """The value by which the source acknowledges the item. Only the source reads it."""
     redelivered: bool = False
-    """Whether the broker has delivered the item before."""
+    """Whether the broker says that it has delivered the item before. A killed broker may say so of
+    items that it had not delivered yet. Retries do not depend on it.
+    """
     error: Exception | None = None
     """The last error, if the item goes to ``poison``."""
 

@@ -78,7 +78,7 @@ class SourceReader(MetaProcess):
         """Take items and acknowledge them, until the stop; open the source again when it is
         lost.
         """
-        self._source.pause_with(self._pause)
+        self._source.work_with(self._pause, self._most)
         chance = sources.chance(self.id.node, "pipelines").fraction
         while not self._is_over():
             try:

@@ -23,6 +23,8 @@ class Source:
     ``ack``.
     """
 
+    most_unacknowledged: int = 1000
+    """The bound of the pipeline. A broker that sends items without being asked sends no more."""
     _pause: Callable[[float], bool] | None = None
 
     def open(self) -> None:
@@ -67,9 +69,9 @@ class Source:
         sleep(seconds)  # outside of a pipeline
         return True
 
-    def pause_with(self, pause: Callable[[float], bool]) -> None:
-        """Called by the pipeline: pause by this function."""
-        self._pause = pause
+    def work_with(self, pause: Callable[[float], bool], most_unacknowledged: int) -> None:
+        """Called by the pipeline: pause by this function, and have this bound."""
+        self._pause, self.most_unacknowledged = pause, most_unacknowledged
 
 
 show_public_names(__name__)

@@ -338,6 +338,18 @@ async def test_poison_has_the_item_as_it_was_taken_and_may_be_a_sink() -> None:
     assert sorted(broker.acknowledged) == [1, 2]
 
 
+@in_virtual_time
+async def test_an_item_that_its_broker_marks_as_redelivered_has_all_its_tries() -> None:
+    """A killed broker marks items that no pipeline has had."""
+    broker, sink, dead = Broker(1), Refuse({1: QUICK.times}), Collect()
+    broker.ready[0] = (1, True)
+
+    async with running(broker, sink, poison=dead):
+        await until(lambda: broker.is_done)
+
+    assert (sink.bodies, dead.bodies) == ([1], [])
+
+
 @pytest.mark.parametrize("poison", [None, "nobody"])
 @in_virtual_time
 async def test_an_item_without_poison_is_left_to_the_broker_and_not_acknowledged(

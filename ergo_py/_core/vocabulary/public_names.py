@@ -26,11 +26,14 @@ the names.
 
 
 def load_on_first_use(
-    package: str, modules: Mapping[str, str]
+    package: str,
+    modules: Mapping[str, str],
+    extras: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """The functions ``__getattr__`` and ``__dir__`` for a package whose ``modules`` define its
     public names: a table from the module, relative to the package or with its full name, to the
-    names.
+    names. ``extras`` has the extra of each name that needs a library: a library that cannot be
+    imported is told with its extra.
 
     A name that has moved to another place works, with a DeprecationWarning; a name that has left
     raises an ImportError. Both say what to write instead.
@@ -58,8 +61,8 @@ def load_on_first_use(
             )
         try:
             module = import_module(home)
-        except ModuleNotFoundError as error:
-            text = platform_text(f"{package}.{name}", error)
+        except ImportError as error:
+            text = platform_text(f"{package}.{name}", error, extras.get(name))
             if text is None:
                 raise
             raise ImportError(text, name=error.name) from error
@@ -73,12 +76,14 @@ def load_on_first_use(
     return load, names_of_package
 
 
-def platform_text(subject: str, error: ModuleNotFoundError) -> str | None:
+def platform_text(subject: str, error: ImportError, extra: str | None = None) -> str | None:
     """The text of the error, with advice, if ``subject`` cannot be imported because of the
-    platform; None if the missing module does not depend on the platform.
+    platform, or if it has an ``extra``; None if there is no advice.
     """
     if error.name not in _POSIX_MODULES:
-        return None
+        if extra is None:
+            return None
+        return f"{subject} needs its library: pip install 'ergo_py[{extra}]' ({error})"
     return (
         f"{subject} works on Linux and macOS only: it needs the module {error.name!r} of Python's "
         f"standard library, which is missing on this platform ({sys.platform}). Actors, "

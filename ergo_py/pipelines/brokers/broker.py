@@ -1,23 +1,27 @@
 """`Broker`: the common part of the brokers, each of which is a source and a sink."""
 
+import string
 from collections import deque
-from typing import Any, Generic, Protocol, TypedDict, TypeVar
+from collections.abc import Callable, Hashable
+from time import monotonic
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar
+from urllib.parse import quote, unquote
 
+from ..._core.vocabulary.errors import BadInputError
 from ..item import Item
 from ..source import Source
 from ..steps import Sink
 
-__all__ = ["BatchKeywords", "Broker", "missing"]
+__all__ = ["BatchKeywords", "Broker", "Opened", "header_of", "key_of"]
 
+L = TypeVar("L")
+P = TypeVar("P")
 
-class Link(Protocol):
-    """The connection of a library."""
+Opened: TypeAlias = tuple[L, Callable[[], object]]
+"""A connection, and the function that closes it."""
 
-    def close(self) -> object:
-        """Disconnect."""
-
-
-L = TypeVar("L", bound=Link)
+_AS_IT_IS: Final = string.punctuation.replace("%", "")
+"""The signs that a key has in its header, besides letters and digits. All others are quoted."""
 
 
 class BatchKeywords(TypedDict, total=False):
@@ -29,35 +33,78 @@ class BatchKeywords(TypedDict, total=False):
     within: float
 
 
-def missing(broker: str, package: str, extra: str) -> ModuleNotFoundError:
-    """The error of a broker whose library cannot be imported."""
-    return ModuleNotFoundError(
-        f"{broker} needs {package}, which cannot be imported; install it with: pip install "
-        f"'ergo_py[{extra}]'",
-        name=package,
-    )
+def header_of(key: str | bytes) -> str:
+    """A key as a header, which is a line without spaces at its ends. Bytes that are no text stay
+    apart, too.
+    """
+    text = key.decode(errors="surrogateescape") if isinstance(key, bytes) else key
+    return quote(text, _AS_IT_IS, errors="surrogateescape")
 
 
-class Broker(Source, Sink, Generic[L]):
-    """A source and a sink with a connection of its library.
+def key_of(header: str) -> str:
+    """The key that a header has."""
+    return unquote(header, errors="surrogateescape")
 
-    ``link`` is the connection; ``found`` has items that the library has delivered and that
-    ``take`` has not returned. A broker whose receipts end with their connection makes items with
-    ``receipt``, and acknowledges those of ``of_this_opening``. A broker whose receipts last notes
-    them in ``held``, from ``take`` to ``ack``, not to take the items again after a reconnection.
+
+class Broker(Source, Sink, Generic[L, P]):
+    """A source and a sink with a connection of its library, the ``link``.
+
+    A bridge has ``connect``, ``receive``, ``confirm`` and ``handle_batch``, and where its broker
+    needs them ``prepare``, ``begin_to_take``, ``give_back`` and ``keep_alive``. The base has the
+    items that the library has delivered and ``take`` has not returned, and the *place* of each item
+    until its acknowledgement: whatever the library needs to acknowledge the item.
     """
 
-    _link: L | None = None
-    _opening = 0
+    places_last: ClassVar[bool] = False
+    """Whether a place is good after a reconnection. The base does not take its item again then.
+    Otherwise the broker delivers the item again.
+    """
+
+    _link: Opened[L] | None = None
+    _is_taking = False
+    _count = 0
+    _due = 0.0
 
     def __init__(self, *, batch: int = 500, within: float = 0.0) -> None:
         super().__init__(batch=batch, within=within)
         self.found: deque[Item] = deque()
-        self.held: dict[Any, str] = {}
+        """Items that the library has delivered and ``take`` has not returned."""
+        self.held: dict[Any, P] = {}
+        """The places of the items that are not acknowledged, by the receipts of the items."""
 
-    def connect(self) -> L:
+    # -- a bridge has these ------------------------------------------------------------------------
+
+    def connect(self) -> Opened[L]:
         """Connect to the broker."""
         raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Called after ``connect``: make the queue at the broker, if it is missing."""
+
+    def begin_to_take(self) -> None:
+        """Called before the first ``receive`` after ``connect``, and never for a sink."""
+
+    def receive(self, most: int, seconds: float = 0.0) -> None:
+        """Call ``find`` with the messages that there are now, at most ``most``; if there are none,
+        wait for a message, at most so long.
+        """
+        raise NotImplementedError
+
+    def confirm(self, places: list[P]) -> None:
+        """Acknowledge the items of these places, and return when the broker has read that."""
+        raise NotImplementedError
+
+    def give_back(self, places: list[P]) -> None:
+        """The pipeline has given up the items of these places. By default they stay as they are."""
+
+    # -- the base has these ------------------------------------------------------------------------
+
+    @property
+    def prefetch(self) -> int:
+        """How many unacknowledged items a broker may send without being asked: the bound of the
+        pipeline, as far as the protocols can say it.
+        """
+        return min(self.most_unacknowledged, 65_535)
 
     @property
     def link(self) -> L:
@@ -68,44 +115,100 @@ class Broker(Source, Sink, Generic[L]):
         """
         if self._link is None:
             raise ConnectionError(f"{type(self).__name__} is not open")
-        return self._link
+        return self._link[0]
 
     def open(self) -> None:
         """Connect."""
-        if not self._opening:
-            # A new one for each copy of the object.
-            self.held = {}
-        self.forget([*self.found])
+        waiting = {item.receipt for item in self.found}
+        # New tables: a copy of the object has its own.
+        self.held = {
+            receipt: place
+            for receipt, place in self.held.items()
+            if self.places_last and receipt not in waiting
+        }
         self.found = deque()
-        self._opening += 1
+        self._is_taking = False
         self._link = self.connect()
+        self.prepare()
+        if self.held:
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._is_taking:
+            self.begin_to_take()
+            self._is_taking = True
 
     def close(self) -> None:
         """Disconnect."""
         link, self._link = self._link, None
         if link is not None:
-            link.close()
+            link[1]()
 
-    def take_found(self, most: int) -> list[Item]:
-        """Return items that were found, at most ``most``."""
+    def find(
+        self,
+        body: object,
+        key: Hashable,
+        place: P,
+        is_redelivered: bool,
+        receipt: Hashable | None = None,
+    ) -> None:
+        """A message has come: an item for ``take``, unless the pipeline has it already. A broker
+        whose places last gives the receipt, which stays the same for a message.
+        """
+        if receipt is None:
+            self._count += 1
+            receipt = self._count
+        if receipt not in self.held:
+            self.found.append(Item(body, key, receipt, is_redelivered))
+        self.held[receipt] = place
+
+    def take(self, most: int) -> list[Item]:
+        """Return items that the broker has."""
+        self._begin()
+        if not self.found:
+            self.receive(most)
         return [self.found.popleft() for _ in range(min(most, len(self.found)))]
+
+    def wait(self, seconds: float) -> None:
+        """Wait for an item."""
+        if not self.found:
+            self.receive(1, seconds)
+
+    def ack(self, items: list[Item]) -> None:
+        """Acknowledge items. The broker delivers those again whose places did not last."""
+        places = [self.held[item.receipt] for item in items if item.receipt in self.held]
+        if places:
+            self.confirm(places)
+            self.forget(items)
 
     def fail(self, items: list[Item], error: Exception) -> None:
         """Leave the items to the broker, and hold them no longer."""
-        self.forget(items)
+        places = [self.held[item.receipt] for item in items if item.receipt in self.held]
+        if places:
+            self.give_back(places)
+            self.forget(items)
 
     def forget(self, items: list[Item]) -> None:
         """Hold items no longer."""
         for item in items:
             self.held.pop(item.receipt, None)
 
-    def receipt(self, *parts: object) -> tuple[object, ...]:
-        """A receipt that is good for this opening only: the number of the opening and the parts."""
-        return (self._opening, *parts)
+    def is_due(self, seconds: float) -> bool:
+        """Whether it has not said so for these seconds: for a message that a broker expects."""
+        if monotonic() < self._due:
+            return False
+        self._due = monotonic() + seconds
+        return True
 
-    def of_this_opening(self, items: list[Item]) -> list[tuple[Any, ...]]:
-        """The parts of the receipts of this opening. The broker delivers the other items again."""
-        return [item.receipt[1:] for item in items if item.receipt[0] == self._opening]
+    def check_source(self, option: str, name: str) -> None:
+        """Check that a source has its name at the broker.
+
+        Raises:
+            BadInputError: the option is empty.
+        """
+        if not name:
+            shown = f"{type(self).__name__}({option}=…)"
+            raise BadInputError(shown, name, f"the name of a {option}, for a source")
 
     def error_of(self, item: Item) -> str | None:
         """The text of the error for which the item was given up."""
@@ -118,4 +221,11 @@ class Broker(Source, Sink, Generic[L]):
             name: value if isinstance(value, bytes) else str(value)
             for name, value in given.items()
             if value is not None
+        }
+
+    def lines_of(self, item: Item) -> dict[str, str]:
+        """The same for a protocol whose headers are lines of text."""
+        return {
+            name: header_of(text) if name == "key" else " ".join(str(text).split())
+            for name, text in self.labels_of(item).items()
         }

@@ -2,17 +2,14 @@
 
 from typing import Any, Final, LiteralString, TypeAlias, Unpack
 
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
 from ..._core import sources
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
-from .broker import BatchKeywords, Broker, missing
-
-try:
-    import psycopg
-    from psycopg import sql
-    from psycopg.conninfo import make_conninfo
-except ImportError as error:  # also a psycopg that finds no libpq
-    raise missing("PostgresQueue", "psycopg", "postgres") from error
+from .broker import BatchKeywords, Broker, Opened
 
 __all__ = ["PostgresQueue"]
 
@@ -21,42 +18,29 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 _SCHEMA: Final = """
     create table if not exists {table} (
         id bigint generated always as identity primary key, queue text not null, key text,
-        body bytea not null, error text, taken_by bigint, deliveries integer not null default 0
-    );
+        body bytea not null, error text, taken_by bigint, deliveries integer not null default 0);
     create index if not exists {index} on {table} (queue, id) where taken_by is null;
 """
 _TAKE: Final = """
-    update {table} set taken_by = %(me)s, deliveries = deliveries + 1
-    where id in (
+    update {table} set taken_by = %(me)s, deliveries = deliveries + 1 where id in (
         select id from {table} where queue = %(queue)s and taken_by is null
-        order by id limit %(most)s for update skip locked
-    )
-    returning id, key, body, deliveries
+        order by id limit %(most)s for update skip locked) returning id, key, body, deliveries
 """
 # Each source holds an advisory lock of its session with its own number. The server releases it when
 # the session ends, in any way: then the items of the source belong to no one.
 _RELEASE: Final = """
-    update {table} set taken_by = null
-    where queue = %s and taken_by is not null and taken_by not in (
-        select (classid::bigint << 32) | objid::bigint from pg_locks
-        where locktype = 'advisory' and objsubid = 1
-            and database = (select oid from pg_database where datname = current_database())
-    )
+    update {table} set taken_by = null where queue = %(queue)s and taken_by not in (
+        select (classid::bigint << 32) | objid::bigint from pg_locks join pg_database
+        on pg_database.oid = database and datname = current_database()
+        where locktype = 'advisory' and objsubid = 1)
 """
 _PUT: Final = "insert into {table} (queue, key, body, error) values (%s, %s, %s, %s)"
-_ACK: Final = "delete from {table} where id = any(%s)"
-_LIMITS: Final[dict[str, str]] = {
-    # A dead server is noticed.
-    "connect_timeout": "5",
-    "keepalives_idle": "5",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "20000",
-    "application_name": "ergo_py pipelines",
-}
+_ACK: Final = "delete from {table} where id = any(%(ids)s)"
+# A dead server is noticed.
+_LIMITS: Final = "connect_timeout=5 keepalives_idle=5 keepalives_interval=5 tcp_user_timeout=20000"
 
 
-class PostgresQueue(Broker[Connection]):
+class PostgresQueue(Broker[Connection, int]):
     """A table of PostgreSQL that is a queue: a source, a sink, or ``poison``. Bodies are bytes.
 
     Any number of pipelines take items, each item by one of them. When the session of a pipeline
@@ -73,6 +57,8 @@ class PostgresQueue(Broker[Connection]):
         BadInputError: an argument has a wrong type or value.
     """
 
+    places_last = True
+
     def __init__(
         self,
         conninfo: str,
@@ -82,32 +68,24 @@ class PostgresQueue(Broker[Connection]):
         **options: Unpack[BatchKeywords],
     ) -> None:
         super().__init__(**options)
-        self._conninfo, self._queue, self._table = conninfo, queue, table
-        self._channel = sql.Identifier(f"{table}.{queue}"[:60])
+        self._conninfo, self._queue = conninfo, queue
+        names = (table, f"{table}_ready", f"{table}.{queue}"[:60])
+        self._table, self._index, self._channel = map(sql.Identifier, names)
         self._me: int | None = None
         """Its number in ``taken_by``; None until it takes items."""
-        self._is_locked = False
 
-    def connect(self) -> Connection:
+    def connect(self) -> Opened[Connection]:
         """Connect: a new session."""
-        self._is_locked = False
-        return psycopg.connect(make_conninfo(self._conninfo, **_LIMITS), autocommit=True)
+        conninfo = make_conninfo(self._conninfo, **conninfo_to_dict(_LIMITS))
+        session = psycopg.connect(conninfo, autocommit=True)
+        return session, session.close
 
-    def open(self) -> None:
-        """Connect, and make the table."""
-        super().open()
+    def prepare(self) -> None:
+        """Make the table."""
         self.link.execute(self._statement(_SCHEMA))
 
-    def take(self, most: int) -> list[Item]:
-        """Return the next items. If there are none, look for those of sources that have ended."""
-        if not self._is_locked:
-            self._begin_to_take()
-        items = self._take(most)
-        if not items and self._release():
-            items = self._take(most)
-        return items
-
-    def _begin_to_take(self) -> None:
+    def begin_to_take(self) -> None:
+        """Take the lock of this source, and listen."""
         if self._me is None:
             # A later session of this object has the same number: the items that it has taken stay
             # its own.
@@ -115,27 +93,24 @@ class PostgresQueue(Broker[Connection]):
         found = self.link.execute("select pg_try_advisory_lock(%s)", (self._me,)).fetchone()
         if found != (True,):
             raise ConnectionError("the server has not noticed the end of the session before")
-        self._is_locked = True
         self.link.execute(sql.SQL("listen {}").format(self._channel))
-        self._release()
+        self._execute(_RELEASE)
 
-    def _release(self) -> int:
-        return self.link.execute(self._statement(_RELEASE), (self._queue,)).rowcount
-
-    def _take(self, most: int) -> list[Item]:
-        given = {"me": self._me, "queue": self._queue, "most": most}
-        rows = sorted(self.link.execute(self._statement(_TAKE), given).fetchall())
-        return [Item(body, key, number, count > 1) for number, key, body, count in rows]
+    def receive(self, most: int, seconds: float = 0.0) -> None:
+        """Find the next items. If there are none, look for those of sources that have ended."""
+        rows = self._execute(_TAKE, most=most).fetchall()
+        if not rows and self._execute(_RELEASE).rowcount:
+            rows = self._execute(_TAKE, most=most).fetchall()
+        for number, key, body, count in sorted(rows):
+            self.find(body, key, number, count > 1, number)
 
     def wait(self, seconds: float) -> None:
         """Wait until a `PostgresQueue` has put items."""
-        for _ in self.link.notifies(timeout=seconds, stop_after=1):
-            pass
+        next(self.link.notifies(timeout=seconds, stop_after=1), None)
 
-    def ack(self, items: list[Item]) -> None:
+    def confirm(self, places: list[int]) -> None:
         """Delete items."""
-        numbers = [item.receipt for item in items]
-        self.link.execute(self._statement(_ACK), (numbers,))
+        self._execute(_ACK, ids=places)
 
     def handle_batch(self, items: list[Item]) -> None:
         """Put items, in a transaction, and wake the sources."""
@@ -144,10 +119,12 @@ class PostgresQueue(Broker[Connection]):
             cursor.executemany(self._statement(_PUT), rows)
             cursor.execute(sql.SQL("notify {}").format(self._channel))
 
+    def _execute(self, text: LiteralString, **given: object) -> psycopg.Cursor[tuple[Any, ...]]:
+        given.update(me=self._me, queue=self._queue)
+        return self.link.execute(self._statement(text), given)
+
     def _statement(self, text: LiteralString) -> sql.Composed:
-        return sql.SQL(text).format(
-            table=sql.Identifier(self._table), index=sql.Identifier(f"{self._table}_ready")
-        )
+        return sql.SQL(text).format(table=self._table, index=self._index)
 
 
 show_public_names(__name__)

@@ -2,16 +2,13 @@
 
 from typing import Final, TypeAlias, Unpack, cast
 
+import redis
+from redis.typing import EncodableT, FieldT
+
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
-from .broker import BatchKeywords, Broker, missing
-
-try:
-    import redis
-    from redis.typing import EncodableT, FieldT
-except ImportError as error:
-    raise missing("RedisStream", "redis", "redis") from error
+from .broker import BatchKeywords, Broker, Opened
 
 __all__ = ["RedisStream"]
 
@@ -22,7 +19,7 @@ Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes] | None]]
 """The id and the fields; None for an entry that was deleted."""
 
 
-class RedisStream(Broker[redis.Redis]):
+class RedisStream(Broker[redis.Redis, bytes]):
     """A stream of Redis, in which an item has the fields ``body`` and ``key``: a source, a sink, or
     ``poison``.
 
@@ -45,6 +42,8 @@ class RedisStream(Broker[redis.Redis]):
         BadInputError: an argument has a wrong type or value.
     """
 
+    places_last = True
+
     def __init__(
         self,
         url: str,
@@ -61,13 +60,13 @@ class RedisStream(Broker[redis.Redis]):
         self._url, self._stream, self._group, self._consumer = url, stream, group, consumer
         self._idle, self._keep = int(claim_after * 1000), keep
 
-    def connect(self) -> redis.Redis:
+    def connect(self) -> Opened[redis.Redis]:
         """Make a client, which connects at its first command."""
-        return redis.Redis.from_url(self._url, socket_timeout=_SLACK)
+        client = redis.Redis.from_url(self._url, socket_timeout=_SLACK)
+        return client, client.close
 
-    def open(self) -> None:
-        """Connect, and make the group."""
-        super().open()
+    def prepare(self) -> None:
+        """Make the group."""
         self._next = b"0"
         """Where to read: behind this id in the list of the unacknowledged, and ``>`` for new."""
         try:
@@ -76,35 +75,37 @@ class RedisStream(Broker[redis.Redis]):
             if "BUSYGROUP" not in str(error):
                 raise
 
-    def take(self, most: int) -> list[Item]:
-        """Return the unacknowledged items of this consumer first, then new items, then items that
+    def receive(self, most: int, seconds: float = 0.0) -> None:
+        """Find the unacknowledged items of this consumer first, then new items, then items that
         other consumers have left.
         """
-        items = self.take_found(most)
-        while not items and self._next != b">":
+        while self._next != b">" and not self.found:
             entries = self._entries(most, None)
             self._next = entries[-1][0] if entries else b">"
-            items = self._items(entries, again=True)
-        if not items:
-            items = self._items(self._entries(most, None), again=False)
-        if not items:
+            self._find(entries, is_redelivered=True)
+        if not self.found:
+            block = max(1, int(seconds * 1000)) if seconds else None
+            self._find(self._entries(most, block), is_redelivered=False)
+        if not self.found and not seconds:
             claim = self.link.xautoclaim(
                 self._stream, self._group, self._consumer, self._idle, count=most
             )
-            items = self._items(cast(list[Entries], claim)[1], again=True)
-        self.held.update((item.receipt, "") for item in items)
-        return items
+            self._find(cast(list[Entries], claim)[1], is_redelivered=True)
 
-    def wait(self, seconds: float) -> None:
-        """Wait for a new item."""
-        if self._next == b">" and not self.found:
-            entries = self._entries(1, max(1, int(seconds * 1000)))
-            self.found.extend(self._items(entries, again=False))
+    def _entries(self, most: int, block: int | None) -> Entries:
+        found = self.link.xreadgroup(
+            self._group, self._consumer, {self._stream: self._next}, count=most, block=block
+        )
+        return cast(list[tuple[bytes, Entries]], found)[0][1] if found else []
 
-    def ack(self, items: list[Item]) -> None:
+    def _find(self, entries: Entries, *, is_redelivered: bool) -> None:
+        for number, fields in entries:
+            if fields is not None:
+                self.find(fields[b"body"], fields.get(b"key"), number, is_redelivered, number)
+
+    def confirm(self, places: list[bytes]) -> None:
         """Acknowledge items."""
-        self.link.xack(self._stream, self._group, *(item.receipt for item in items))
-        self.forget(items)
+        self.link.xack(self._stream, self._group, *places)
 
     def handle_batch(self, items: list[Item]) -> None:
         """Add items, in a transaction."""
@@ -114,19 +115,6 @@ class RedisStream(Broker[redis.Redis]):
                 given.update(self.labels_of(item))
                 batch.xadd(self._stream, given, maxlen=self._keep)
             batch.execute()
-
-    def _entries(self, most: int, block: int | None) -> Entries:
-        found = self.link.xreadgroup(
-            self._group, self._consumer, {self._stream: self._next}, count=most, block=block
-        )
-        return cast(list[tuple[bytes, Entries]], found)[0][1] if found else []
-
-    def _items(self, entries: Entries, *, again: bool) -> list[Item]:
-        return [
-            Item(fields[b"body"], fields.get(b"key"), number, again)
-            for number, fields in entries
-            if fields is not None and number not in self.held
-        ]
 
 
 show_public_names(__name__)

@@ -7,7 +7,7 @@ from typing import Final, Unpack
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
-from .broker import BatchKeywords, Broker
+from .broker import BatchKeywords, Broker, Opened
 
 __all__ = ["SQLiteQueue"]
 
@@ -26,7 +26,7 @@ _LOOK: Final = 0.02
 """Seconds between two looks for items of other programs."""
 
 
-class SQLiteQueue(Broker[sqlite3.Connection]):
+class SQLiteQueue(Broker[sqlite3.Connection, int]):
     """A queue in a file: a source, a sink, or ``poison``. Bodies are bytes or texts.
 
     Any number of programs put items. One pipeline at a time takes them: another waits, with its
@@ -42,6 +42,8 @@ class SQLiteQueue(Broker[sqlite3.Connection]):
         BadInputError: an argument has a wrong type or value.
     """
 
+    places_last = True
+
     def __init__(
         self, path: str | Path, queue: str = "items", **options: Unpack[BatchKeywords]
     ) -> None:
@@ -54,13 +56,13 @@ class SQLiteQueue(Broker[sqlite3.Connection]):
         self._lock: sqlite3.Connection | None = None
         self._last = self._highest = 0
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> Opened[sqlite3.Connection]:
         """Open the file."""
-        return sqlite3.connect(self._path, isolation_level=None)
+        connection = sqlite3.connect(self._path, isolation_level=None)
+        return connection, connection.close
 
-    def open(self) -> None:
-        """Open the file, and make the tables."""
-        super().open()
+    def prepare(self) -> None:
+        """Make the tables."""
         self.link.executescript(f"pragma journal_mode = wal; {_SCHEMA}")
 
     def close(self) -> None:
@@ -70,18 +72,7 @@ class SQLiteQueue(Broker[sqlite3.Connection]):
         if lock is not None:
             lock.close()
 
-    def take(self, most: int) -> list[Item]:
-        """Return the next items."""
-        if self._lock is None:
-            self._begin_to_take()
-        rows = self.link.execute(_TAKE, (self._queue, self._last, most)).fetchall()
-        if rows:
-            self._last = rows[-1][0]
-            if self._last > self._highest:
-                self.link.execute(_NOTE, (self._queue, self._last))
-        return [Item(body, key, number, number <= self._highest) for number, key, body in rows]
-
-    def _begin_to_take(self) -> None:
+    def begin_to_take(self) -> None:
         """Take the lock of the queue. The system releases it when the program ends, in any way."""
         # Not a lock on the file itself, which would keep other programs from putting items.
         self._lock = sqlite3.connect(f"{self._path}.{self._queue}.taker", timeout=0.0)
@@ -93,6 +84,18 @@ class SQLiteQueue(Broker[sqlite3.Connection]):
         self._highest = found[0] if found else 0
         self._last = 0
 
+    def receive(self, most: int, seconds: float = 0.0) -> None:
+        """Find the next items: behind those that were found in this opening."""
+        while not self.found:
+            rows = self.link.execute(_TAKE, (self._queue, self._last, most)).fetchall()
+            if not rows:
+                return
+            for number, key, body in rows:
+                self.find(body, key, number, number <= self._highest, number)
+            self._last = rows[-1][0]
+        if self._last > self._highest:
+            self.link.execute(_NOTE, (self._queue, self._last))
+
     def wait(self, seconds: float) -> None:
         """Wait until another program has written."""
         seen = self._version()
@@ -103,12 +106,13 @@ class SQLiteQueue(Broker[sqlite3.Connection]):
     def _version(self) -> object:
         return self.link.execute("pragma data_version").fetchone()
 
-    def ack(self, items: list[Item]) -> None:
+    def confirm(self, places: list[int]) -> None:
         """Delete items, in a transaction."""
-        numbers = [(item.receipt,) for item in items]
         with self.link:
             self.link.execute("begin immediate")
-            self.link.executemany("delete from items where id = ?", numbers)
+            self.link.executemany(
+                "delete from items where id = ?", [(number,) for number in places]
+            )
 
     def handle_batch(self, items: list[Item]) -> None:
         """Put items, in a transaction."""

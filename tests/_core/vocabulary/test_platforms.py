@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import ergo_py.meta
+from ergo_py import pipelines
 from ergo_py._core.vocabulary import public_names
 from ergo_py._core.vocabulary.public_names import platform_text
 
@@ -129,6 +130,18 @@ def test_a_missing_module_is_explained_by_the_platform_if_it_depends_on_it(
     error = ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
     assert (platform_text("ergo_py.Actor", error) is not None) is is_explained
+
+
+def test_a_missing_library_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(home: str) -> ModuleType:
+        raise ImportError("no libpq", name="psycopg")
+
+    monkeypatch.setattr(public_names, "import_module", fails)
+    monkeypatch.delitem(vars(pipelines), "PostgresQueue", raising=False)
+
+    with pytest.raises(ImportError, match=r"'ergo_py\[postgres\]' \(no libpq\)") as seen:
+        _ = pipelines.PostgresQueue
+    assert seen.value.name == "psycopg"
 
 
 def test_a_missing_package_is_reported_as_it_is() -> None:

@@ -1,14 +1,16 @@
 """The brokers of client libraries, without a server."""
 
 import socket
+from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import pytest
 
 from ergo_py import BadInputError, pipelines
 from ergo_py.pipelines import Item
-from ergo_py.pipelines.brokers.broker import Broker, missing
+from ergo_py.pipelines.brokers.broker import Broker, Opened, header_of, key_of
 from tests.pipelines.brokers.rigs import ODD_KEYS
 
 CLIENTS: dict[str, tuple[str, Callable[[int], Any]]] = {
@@ -35,14 +37,6 @@ def test_an_absent_broker_raises_at_its_opening_and_the_client_closes(name: str)
         client.close()
 
     assert type(found.value).__name__.startswith(("AMQPConnection", "Connection", "NoServers"))
-
-
-@pytest.mark.parametrize("name", ["AMQP", "MQTT"])
-def test_a_prefetch_that_the_protocol_does_not_have_is_refused(name: str) -> None:
-    pytest.importorskip(CLIENTS[name][0], reason=f"needs the package {CLIENTS[name][0]}")
-    for wrong in (0, 65_536):
-        with pytest.raises(BadInputError, match="prefetch"):
-            getattr(pipelines, name)("mqtt://localhost", "jobs", prefetch=wrong)
 
 
 @pytest.mark.parametrize("url", ["broker.example:2883", "broker.example", "http://a:secret@b", ""])
@@ -73,7 +67,9 @@ def test_an_item_of_jetstream_with_a_header_status_is_an_item(
     pytest.importorskip("nats", reason="needs the package nats")
     from nats.aio.msg import Msg
 
-    link = pipelines.JetStream("nats://127.0.0.1", "jobs").connect()
+    from ergo_py.pipelines.brokers.nats_client import NatsClient
+
+    link = NatsClient()
     for verb in ("publish", "close"):
         monkeypatch.setattr(link.client, verb, do_nothing)
     paid, lost, end = (
@@ -83,17 +79,14 @@ def test_an_item_of_jetstream_with_a_header_status_is_an_item(
     for message in (paid, lost, end):
         link.run(link.note(message))
 
-    assert link.run(link.pull("jobs.ergo", "inbox", 3, no_wait=True)) == [paid, lost]
+    assert link.run(link.pull("jobs.ergo", 3, no_wait=True)) == [paid, lost]
     link.run(link.note(Msg(link.client, "jobs", headers={"Status": "409"})))
     with pytest.raises(ConnectionError, match="409"):
-        link.run(link.pull("jobs.ergo", "inbox", 3, no_wait=True))
+        link.run(link.pull("jobs.ergo", 3, no_wait=True))
     link.close()
 
 
-def test_a_header_of_jetstream_holds_any_key() -> None:
-    pytest.importorskip("nats", reason="needs the package nats")
-    from ergo_py.pipelines.brokers.jet_stream import header_of, key_of
-
+def test_a_header_holds_any_key() -> None:
     headers = [header_of(key) for key in ODD_KEYS]
 
     assert [key_of(header) for header in headers] == ODD_KEYS
@@ -103,53 +96,123 @@ def test_a_header_of_jetstream_holds_any_key() -> None:
     assert key_of(header_of(b"\xff")) != key_of(header_of(b"\xfe"))
 
 
-def test_a_missing_library_is_told_with_its_extra() -> None:
-    assert "pip install 'ergo_py[amqp]'" in str(missing("AMQP", "pika", "amqp"))
-
-
 class Fake:
+    """A connection, which notes its confirmations."""
+
+    def __init__(self) -> None:
+        self.confirmed: list[str] = []
+        self.is_closed = False
+
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
 
-class FakeBroker(Broker[Fake]):
-    def connect(self) -> Fake:
-        return Fake()
+class FakeBroker(Broker[Fake, str]):
+    """Has a message with each of these ids, at each opening."""
+
+    def __init__(self, *messages: int) -> None:
+        super().__init__()
+        self.messages = messages
+        self.given_back: list[str] = []
+        self.began = 0
+
+    def connect(self) -> Opened[Fake]:
+        self.left = deque(self.messages)
+        link = Fake()
+        return link, link.close
+
+    def begin_to_take(self) -> None:
+        self.began += 1
+
+    def receive(self, most: int, seconds: float = 0.0) -> None:
+        for _ in range(min(most, len(self.left))):
+            number = self.left.popleft()
+            receipt = number if self.places_last else None
+            self.find(
+                b"%d" % number, None, f"place {number}", is_redelivered=False, receipt=receipt
+            )
+
+    def confirm(self, places: list[str]) -> None:
+        self.link.confirmed += places
+
+    def give_back(self, places: list[str]) -> None:
+        self.given_back += places
 
 
-def test_a_receipt_ends_with_its_opening() -> None:
-    broker = FakeBroker()
+class LastingBroker(FakeBroker):
+    places_last = True
+
+
+def test_a_place_that_does_not_last_ends_with_its_opening() -> None:
+    broker = FakeBroker(1)
     broker.open()
-    old = Item(b"", receipt=broker.receipt(1))
+    [old] = broker.take(5)
     broker.close()
     with pytest.raises(ConnectionError, match="FakeBroker is not open"):
         broker.link.close()
     broker.open()
-    new = Item(b"", receipt=broker.receipt(1))
+    [new] = broker.take(5)
 
-    assert broker.of_this_opening([old, new]) == [(1,)]
+    broker.ack([old])
+    assert broker.link.confirmed == []
+    for _ in range(2):
+        broker.ack([new])
+    assert broker.link.confirmed == ["place 1"]
 
 
-def test_an_item_that_was_found_and_not_taken_is_not_held_after_a_reconnection() -> None:
-    broker = FakeBroker()
+def test_a_reconnection_takes_no_open_item_again_if_places_last() -> None:
+    broker = LastingBroker(1, 2, 3)
     broker.open()
-    taken, found = Item(b"", receipt=1), Item(b"", receipt=2)
-    broker.held = {1: "", 2: ""}
-    broker.found.append(found)
+    [first, second] = broker.take(2)
+    broker.wait(0.1)  # finds the third, which is not taken
     broker.close()
     broker.open()
 
-    assert broker.held == {1: ""}
-    broker.fail([taken], ValueError())
-    assert broker.held == {}
+    assert [item.body for item in broker.take(5)] == [b"3"]
+    broker.ack([first])
+    assert broker.link.confirmed == ["place 1"]
+    broker.fail([second], ValueError())
+    assert broker.given_back == ["place 2"]
+    broker.close()
+    broker.open()
+    assert [item.body for item in broker.take(5)] == [b"1", b"2"]
+
+
+def test_a_broker_begins_to_take_once_for_each_opening_and_at_once_if_it_holds_items() -> None:
+    broker = LastingBroker(1)
+    broker.open()
+    assert broker.began == 0  # it may be a sink
+    items = broker.take(1) + broker.take(1)
+    assert broker.began == 1
+    broker.open()
+    assert broker.began == 2
+    broker.ack(items)
+    broker.open()
+    assert broker.began == 2
+
+
+def test_a_copy_of_a_broker_has_items_of_its_own() -> None:
+    broker = LastingBroker(1)
+    first, second = copy(broker), copy(broker)
+    for each in (first, second):
+        each.open()
+
+    assert len(first.take(1)) == len(second.take(1)) == 1
 
 
 def test_labels_have_the_key_and_the_error_as_text_or_bytes() -> None:
     broker = FakeBroker()
 
     assert broker.labels_of(Item(b"")) == {}
-    assert broker.labels_of(Item(b"", b"k", error=ValueError("no"))) == {
-        "key": b"k",
-        "error": "ValueError('no')",
-    }
+    failed = Item(b"", b"k 1", error=ValueError("no"))
+    assert broker.labels_of(failed) == {"key": b"k 1", "error": "ValueError('no')"}
     assert broker.labels_of(Item(b"", 7)) == {"key": "7"}
+    assert broker.lines_of(failed) == {"key": "k%201", "error": "ValueError('no')"}
+
+
+def test_a_broker_may_send_as_many_items_as_the_pipeline_may_have_open() -> None:
+    broker = FakeBroker()
+    assert broker.prefetch == 1000
+    for most, prefetch in ((50, 50), (100_000, 65_535)):
+        broker.work_with(lambda _: True, most)
+        assert broker.prefetch == prefetch
