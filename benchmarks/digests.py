@@ -13,6 +13,15 @@ from contextlib import contextmanager
 from itertools import product
 
 SALTS = ("0", "1", "12345")
+WORLDS = (
+    "tests.testing.world.singletons",
+    "tests.testing.world.machine.connected",
+    "tests.testing.world.machine.threaded",
+    "tests.testing.histories",
+)
+"""Three nodes with a singleton, sockets, threads, and nodes in a network that is cut, without a
+world.
+"""
 
 
 @contextmanager
@@ -30,9 +39,9 @@ def loaded(is_loaded: bool) -> Iterator[None]:
 
 
 def digests(seeds: int, salt: str, pure: str) -> list[str]:
-    """The digests of all seeds, by a program of its own."""
-    world = "tests.testing.world.singletons"
-    command = [sys.executable, "-m", "tests.testing.world.digests", world, *map(str, range(seeds))]
+    """The digests of all seeds of all worlds, by a program of its own."""
+    numbers = map(str, range(seeds))
+    command = [sys.executable, "-m", "tests.testing.world.digests", ",".join(WORLDS), *numbers]
     environment = {**os.environ, "PYTHONHASHSEED": salt, "ERGO_PURE": pure}
     done = subprocess.run(
         command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=3600
@@ -53,7 +62,13 @@ def main() -> int:
             for _ in range(options.runs):
                 found = digests(options.seeds, salt, pure)
                 first = first or found
-                wrong = [seed for seed in range(options.seeds) if found[seed] != first[seed]]
+                wrong = [
+                    f"{world} {seed}"
+                    for (world, seed), one, other in zip(
+                        product(WORLDS, range(options.seeds)), first, found, strict=True
+                    )
+                    if one != other
+                ]
                 different += len(wrong)
                 kind = f"{'pure' if pure else 'C'}, hash seed {salt}, "
                 kind += "under load" if is_loaded else "idle"

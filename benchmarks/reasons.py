@@ -215,6 +215,11 @@ GOALS: tuple[Reason, ...] = (
         _CHECKED,
     ),
     Reason(
+        "world",
+        "A world runs the code of nodes as it is: three quarters of the time are the calls, frames "
+        "and sessions of the nodes, and trio's passes; the rest keeps the order and the history.",
+    ),
+    Reason(
         "call",
         "A call is a coroutine and an object with a number. The time and the envelope of the "
         "callee are noted, and it runs in its own context; each of these steps is a few hundredths "

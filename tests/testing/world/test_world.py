@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import trio
 
+from benchmarks.digests import WORLDS
 from ergo_py import Actor, BadInputError, Caller, NodeStoppedError, NotAllowedError, TargetDownError
 from ergo_py.testing import World, at_most_one
 from ergo_py.testing.world.plan import Plan
@@ -38,18 +39,12 @@ def test_a_seed_repeats_its_history_in_other_programs() -> None:
     """For any salt of hashes, and with or without the C extension: the histories of worlds with
     singletons, with sockets and with threads, and of nodes without a world.
     """
-    modules = [
-        "tests.testing.world.singletons",
-        "tests.testing.world.machine.connected",
-        "tests.testing.world.machine.threaded",
-        "tests.testing.histories",
-    ]
     seeds = range(200 if THOROUGH else 10)
 
-    digests = digests_of_programs(modules, seeds)
+    digests = digests_of_programs(WORLDS, seeds)
 
     assert digests[0] == digests[1]
-    assert len(set(digests[0])) == len(modules) * len(seeds)
+    assert len(set(digests[0])) == len(WORLDS) * len(seeds)
 
 
 def test_a_plan_repeats_the_history_of_its_seed() -> None:
