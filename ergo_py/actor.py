@@ -1,7 +1,7 @@
 """`Actor`: the behaviour that most programs subclass."""
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._core.kernel import Kernel
 from ._core.processes.process import Process
@@ -14,11 +14,13 @@ from ._core.vocabulary.messages import LogRecord, Response
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
 from ._core.vocabulary.text import type_of
-from .entity_handles import EntityHandle
 from .idle import IdleVerbs, serve_idle
 from .methods import serve_methods
 from .service import Service
 from .streams.verbs import StreamVerbs
+
+if TYPE_CHECKING:
+    from .entity_handles import EntityHandle
 
 __all__ = ["Actor"]
 
@@ -102,7 +104,7 @@ class Actor(StreamVerbs[M_contra], IdleVerbs[M_contra]):
         found: Service = network.service(name, node, process)
         return found
 
-    def entity(self, kind: type[A], key: str) -> EntityHandle[A]:
+    def entity(self, kind: type[A], key: str) -> "EntityHandle[A]":
         """Return the address of an entity of this node. Messages sent through it carry this process
         as their sender. In an entity, ``self.send`` to it is stored with the callback's commit.
 

@@ -22,26 +22,24 @@ from ._core.vocabulary.reasons import Unregistered
 from .actor import Actor
 from .applications.application import Application
 from .applications.manager import Applications
-from .drain import drain
-from .entity_handles import EntityHandle, EntityTable, find_entity
-from .groups import Group, Registry, open_registry
-from .reload import reload
 from .service import Service
-from .streams.events import EventStream, open_events, open_topic
-from .streams.parts import CalledStream, PartStream
 from .supervision.handle import SupervisorHandle
-from .supervision.pool import PoolHandle
 from .supervision.specs import AutoShutdown, ChildSpec, Strategy, SupervisorSpec
 from .supervision.supervisor import Supervisor
-from .supervision.tree import TreeNode, take_tree
-from .tasks.handle import Task
-from .tasks.process import Runner
 from .tasks.verbs import TaskVerbs
 
 if TYPE_CHECKING:
+    from .entity_handles import EntityHandle, EntityTable
+    from .groups import Group, Registry
     from .network.network import Network
     from .network.remote_node import RemoteNode
     from .network.traffic.info import NetworkInfo
+    from .streams.events import EventStream
+    from .streams.parts import CalledStream, PartStream
+    from .supervision.pool import PoolHandle
+    from .supervision.tree import TreeNode
+    from .tasks.handle import Task
+    from .tasks.process import Runner
 
 __all__ = ["Node", "open_node"]
 
@@ -113,13 +111,15 @@ class Node(kernel_node.Node, TaskVerbs):
         self._run(lambda: handle.pid)
         return handle
 
-    def pool(self, target: Target) -> PoolHandle:
+    def pool(self, target: Target) -> "PoolHandle":
         """Return a handle to a pool. A handle by name follows the name to its later owners.
 
         Raises:
             ProcessUnknownError: there is no supervisor at this address.
             BadInputError: the process is no pool.
         """
+        from .supervision.pool import PoolHandle  # noqa: PLC0415 - the first verb loads its room
+
         handle = PoolHandle(self._kernel, target)
         self._run(handle.workers)
         return handle
@@ -132,7 +132,7 @@ class Node(kernel_node.Node, TaskVerbs):
         """
         return self._run(Service.find, self._kernel, name)
 
-    def entity(self, kind: type[A], key: str) -> EntityHandle[A]:
+    def entity(self, kind: type[A], key: str) -> "EntityHandle[A]":
         """Return the address of an entity of this node, which exists always: its first message
         wakes it. From any thread.
 
@@ -144,17 +144,21 @@ class Node(kernel_node.Node, TaskVerbs):
 
     def _find_entity(
         self, kind: type[A], key: str, process: Process | None = None
-    ) -> EntityHandle[A]:
+    ) -> "EntityHandle[A]":
         """The same, with the process that sends."""
+        from .entity_handles import find_entity  # noqa: PLC0415 - the first verb loads its room
+
         return self._run(find_entity, self._kernel, self._entities, kind, key, process)
 
-    def _open_entities(self, kinds: Collection[type[Actor]]) -> EntityTable:
+    def _open_entities(self, kinds: Collection[type[Actor]]) -> "EntityTable":
         """The table of these classes of entities, for their keeper: the one that the keeper's
         predecessor had, so that handles stay valid.
 
         Raises:
             NotAllowedError: another keeper has one of these classes.
         """
+        from .entity_handles import EntityTable  # noqa: PLC0415 - the first verb loads its room
+
         for kind in kinds:
             if kind in self._entities:
                 self._entities[kind].check_free(kind.__name__)
@@ -164,7 +168,7 @@ class Node(kernel_node.Node, TaskVerbs):
         self._entities.update(dict.fromkeys(kinds, table))
         return table
 
-    def registry(self, name: str, *, unique: bool | None = None) -> Registry:
+    def registry(self, name: str, *, unique: bool | None = None) -> "Registry":
         """Return the registry of that name, made on first use. From any thread.
 
         Args:
@@ -175,18 +179,22 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             BadInputError: it exists, and is of the other kind.
         """
+        from .groups import open_registry  # noqa: PLC0415 - the first verb loads its room
+
         return self._run(open_registry, self._kernel, name, unique)
 
     def registries(self) -> list[str]:
         """Return the names of all registries, the oldest first."""
         return self._run(lambda: list(self._router.directory.registries))
 
-    def group(self, name: Hashable) -> Group:
+    def group(self, name: Hashable) -> "Group":
         """Return the process group of that name, which is any hashable value. From any thread.
 
         Raises:
             BadInputError: the name cannot be hashed.
         """
+        from .groups import Group  # noqa: PLC0415 - the first verb loads its room
+
         return Group(self._kernel, name)
 
     def groups(self) -> list[Any]:
@@ -206,6 +214,8 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             EventTakenError: the event of that name belongs to a process, and is not open.
         """
+        from .streams.events import open_topic  # noqa: PLC0415 - the first verb loads its room
+
         self._run(open_topic, self._kernel, name, buffer)
 
     def close_topic(self, name: str) -> None:
@@ -243,14 +253,14 @@ class Node(kernel_node.Node, TaskVerbs):
     @overload
     def events(
         self, event: str | EventName, *, max_waiting: int = 1000, follow: bool = False
-    ) -> EventStream: ...
+    ) -> "EventStream": ...
     def events(
         self,
         event: str | EventName | None = None,
         *,
         max_waiting: int = 1000,
         follow: bool = False,
-    ) -> dict[str, int] | EventStream:
+    ) -> "dict[str, int] | EventStream":
         """Subscribe to an event, and return its publications as an async iterator; without an
         argument, return all events of this node, each with the number of its subscribers.
 
@@ -266,6 +276,8 @@ class Node(kernel_node.Node, TaskVerbs):
         """
         if event is None:
             return super().events()
+        from .streams.events import open_events  # noqa: PLC0415 - the first verb loads its room
+
         return self._run(open_events, self._kernel, event, max_waiting, follow)
 
     @overload
@@ -276,16 +288,16 @@ class Node(kernel_node.Node, TaskVerbs):
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,
-    ) -> CalledStream[Any]: ...
+    ) -> "CalledStream[Any]": ...
     @overload
     def call_stream(
         self,
         to: Called[Callee],
-        request: Request[PartStream[R], Callee],
+        request: "Request[PartStream[R], Callee]",
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,
-    ) -> CalledStream[R]: ...
+    ) -> "CalledStream[R]": ...
     def call_stream(
         self,
         to: Target,
@@ -293,18 +305,22 @@ class Node(kernel_node.Node, TaskVerbs):
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,
-    ) -> CalledStream[Any]:
+    ) -> "CalledStream[Any]":
         """Call a process that answers in parts, and iterate over them, as :meth:`Actor.call_stream`
         does.
         """
+        from .streams.parts import CalledStream  # noqa: PLC0415 - the first verb loads its room
+
         check_timeout(timeout)
         call = partial(self.call, to, request, timeout=timeout)
         return CalledStream(call, to, request, timeout, credit, None)
 
-    def tree(self) -> TreeNode:
+    def tree(self) -> "TreeNode":
         """Return the supervision tree: every process and meta-process of this node, and every
         supervised child that is down, with parent and state.
         """
+        from .supervision.tree import take_tree  # noqa: PLC0415 - the first verb loads its room
+
         return self._run(lambda: take_tree(self._kernel, self._applications.infos()))
 
     def at(self, name: str) -> "RemoteNode":
@@ -341,6 +357,8 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             BadInputError: the time is invalid.
         """
+        from .drain import drain  # noqa: PLC0415 - the first verb loads its room
+
         self._here("drain")
         return await drain(self._kernel, self.call, timeout)
 
@@ -356,6 +374,8 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             BadInputError: the time is invalid.
         """
+        from .reload import reload  # noqa: PLC0415 - the first verb loads its room
+
         self._here("reload")
         return await reload(self._kernel, timeout)
 
@@ -375,12 +395,12 @@ class Node(kernel_node.Node, TaskVerbs):
 
     def _run_task(
         self,
-        run: Runner,
+        run: "Runner",
         name: str,
         timeout: float | None,
         under: Target | None,
         reply_to: Target | None,
-    ) -> Task[Any]:
+    ) -> "Task[Any]":
         return self._run(super()._run_task, run, name, timeout, under, reply_to)
 
     def _task_owner(self) -> tuple[Kernel, Process | None]:

@@ -72,6 +72,29 @@ def test_import_of_messages_and_errors_loads_no_event_loop() -> None:
     assert loaded & {"trio", "structlog", "asyncio", "ssl", "subprocess", "pytest"} == set()
 
 
+ROOMS = {
+    *("aio", "blocking", "cluster", "control", "devices", "drain", "entities", "entity_handles"),
+    *("facades", "groups", "handover", "info", "meta", "moved_names", "network", "observe"),
+    *("pipelines", "program", "reload", "schedules", "service_manager", "shell", "state_machine"),
+    *("streams.events", "streams.parts", "supervision.pool", "supervision.tree"),
+    *("supervision.upgrade", "tasks.handle", "tasks.process", "tasks.stream", "telemetry"),
+    *("testing", "web", "workers"),
+}
+"""Modules and packages that the names of most programs do not need: their first verb loads them."""
+
+
+def test_import_of_the_names_of_most_programs_loads_no_room_beyond_them() -> None:
+    loaded = modules_after("from ergo_py import Actor, ChildSpec, open_node")
+
+    rooms = {name.removeprefix("ergo_py.") for name in loaded}
+    assert rooms & ROOMS == set()
+    assert loaded & {"asyncio", "concurrent.futures", "json", "sqlite3", "structlog"} == set()
+
+
+def test_each_room_that_a_verb_loads_exists() -> None:
+    modules_after("\n".join(f"import ergo_py.{room}" for room in sorted(ROOMS)))
+
+
 def test_import_of_behaviours_loads_no_logging_library() -> None:
     loaded = modules_after("from ergo_py import Actor, ChildSpec, StateMachine, open_node, run")
 
@@ -92,6 +115,7 @@ from ergo_py import Actor, open_node
 async def main():
     async with open_node(log_output="none") as node:
         await node.spawn(Actor)
+        node.tree()
         before = set(sys.modules)
         await node.spawn(Actor)
         node.log.error("a line")

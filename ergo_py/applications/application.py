@@ -15,7 +15,6 @@ from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..service import Service
-from ..supervision.pool import Pool, PoolSpec
 from ..supervision.specs import ChildSpec, RestartPolicy, Strategy, SupervisorSpec
 from ..supervision.supervisor import Supervisor, read_spec
 
@@ -270,6 +269,11 @@ def _inner(child: ChildSpec) -> SupervisorSpec | None:
     """The children of a supervisor, if its spec contains them and does not compute them at run
     time.
     """
+    from ..supervision.pool import (  # noqa: PLC0415 - the first application loads its room
+        Pool,
+        PoolSpec,
+    )
+
     cls, given = child.cls, child.args[0] if child.args else None
     if issubclass(cls, Pool):
         if cls.workers is Pool.workers and isinstance(given, PoolSpec):

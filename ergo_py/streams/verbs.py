@@ -2,15 +2,16 @@
 
 from collections.abc import AsyncIterable, Iterable
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._core.verbs.behaviour import Behaviour, M_contra
 from .._core.verbs.common import check_timeout
 from .._core.vocabulary.ids import Called, Target
 from .._core.vocabulary.messages import Request, Untyped
-from ..tasks.function import name_of
 from ..tasks.verbs import TaskVerbs
-from .parts import CalledStream, PartStream
+
+if TYPE_CHECKING:
+    from .parts import CalledStream, PartStream
 
 __all__ = ["StreamVerbs"]
 
@@ -21,7 +22,7 @@ R = TypeVar("R")
 class StreamVerbs(Behaviour[M_contra], TaskVerbs):
     """The verbs of a process that reads and produces replies in parts."""
 
-    def stream(self, parts: Iterable[R] | AsyncIterable[R], *, credit: int = 16) -> PartStream[R]:
+    def stream(self, parts: Iterable[R] | AsyncIterable[R], *, credit: int = 16) -> "PartStream[R]":
         """Make a reply in parts: ``return self.stream(self.rows())`` in ``handle_call``.
 
         A child process takes the parts from the iterable, as the reader asks for them, at most
@@ -31,6 +32,9 @@ class StreamVerbs(Behaviour[M_contra], TaskVerbs):
         Raises:
             BadInputError: ``parts`` is no iterable, or ``credit`` no positive number.
         """
+        from ..tasks.function import name_of  # noqa: PLC0415 - the first verb loads its room
+        from .parts import PartStream  # noqa: PLC0415 - the first verb loads its room
+
         return PartStream(
             self._start_stream, parts, credit, self.pid, f"stream({name_of(type(parts))})"
         )
@@ -43,16 +47,16 @@ class StreamVerbs(Behaviour[M_contra], TaskVerbs):
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,
-    ) -> CalledStream[Any]: ...
+    ) -> "CalledStream[Any]": ...
     @overload
     def call_stream(
         self,
         to: Called[Callee],
-        request: Request[PartStream[R], Callee],
+        request: "Request[PartStream[R], Callee]",
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,
-    ) -> CalledStream[R]: ...
+    ) -> "CalledStream[R]": ...
     def call_stream(
         self,
         to: Target,
@@ -60,7 +64,7 @@ class StreamVerbs(Behaviour[M_contra], TaskVerbs):
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,
-    ) -> CalledStream[Any]:
+    ) -> "CalledStream[Any]":
         """Call a process that answers in parts, and iterate over them.
 
         For example::
@@ -78,6 +82,8 @@ class StreamVerbs(Behaviour[M_contra], TaskVerbs):
         Raises:
             BadInputError: an argument has a wrong value.
         """
+        from .parts import CalledStream  # noqa: PLC0415 - the first verb loads its room
+
         check_timeout(timeout)
         return CalledStream(
             partial(self.call, to, request, timeout=timeout),

@@ -1,7 +1,7 @@
 """`SupervisionDriver`: performs the actions that a supervisor's strategy decides."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from trio.lowlevel import checkpoint, current_task
@@ -30,7 +30,9 @@ from .actions import Action, AddChild, Answer, End, Gone, Operation, Removed, St
 from .child import Child
 from .specs import ChildSpec, Strategy, SupervisorSpec
 from .strategies import Supervision
-from .upgrade import Migrate, Upgrade
+
+if TYPE_CHECKING:
+    from .upgrade import Migrate
 
 __all__ = ["SupervisionDriver"]
 
@@ -148,12 +150,14 @@ class SupervisionDriver(Actor):
         name: str | PID,
         behaviour: Callable[..., Behaviour],
         args: tuple[Any, ...],
-        migrate: Migrate | None,
+        migrate: "Migrate | None",
         timeout: float | None,
     ) -> PID:
         """Replace the class of a child. The supervisor's mailbox takes no part in it: the record of
         the child changes in the child's own turn, so that no failure comes in between.
         """
+        from .upgrade import Upgrade  # noqa: PLC0415 - the first verb loads its room
+
         self._check_planned()
         child = self._plan.check_upgrade(name)
         upgrade = Upgrade(child.name, child.spec.upgraded(behaviour, args), migrate)

@@ -11,14 +11,13 @@ from .._core.vocabulary.dispatchers import Dispatcher
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.states import Operation
-from .function import Work, name_of, refuse_keywords
-from .handle import Task
-from .process import Runner, start_process
-from .stream import MapStream
 
 if TYPE_CHECKING:
     from .._core.verbs.behaviour import Behaviour
-    from .handle import TaskResult
+    from .function import Work
+    from .handle import Task, TaskResult
+    from .process import Runner
+    from .stream import MapStream
 
 __all__ = ["TaskVerbs"]
 
@@ -41,7 +40,7 @@ class TaskVerbs:
         dispatcher: Dispatcher | None = None,
         under: Target | None = None,
         reply_to: "Target[Behaviour[TaskResult[Any]]] | None" = None,
-    ) -> Task[R]: ...
+    ) -> "Task[R]": ...
     @overload
     def run_task(
         self,
@@ -52,7 +51,7 @@ class TaskVerbs:
         dispatcher: Dispatcher | None = None,
         under: Target | None = None,
         reply_to: "Target[Behaviour[TaskResult[Any]]] | None" = None,
-    ) -> Task[R]: ...
+    ) -> "Task[R]": ...
     def run_task(
         self,
         function: Callable[[*Ts], Any],
@@ -63,7 +62,7 @@ class TaskVerbs:
         under: Target | None = None,
         reply_to: Target | None = None,
         **unknown: object,
-    ) -> Task[Any]:
+    ) -> "Task[Any]":
         """Run ``function(*args)`` in a child process, and return its handle at once.
 
         An async function runs on the loop, a plain function in a thread. ``await task`` waits for
@@ -91,6 +90,12 @@ class TaskVerbs:
             TargetDownError: there is no process at ``under``.
             NotAllowedError: this process is ending, or not in a callback.
         """
+        from .function import (  # noqa: PLC0415 - the first verb loads its room
+            Work,
+            name_of,
+            refuse_keywords,
+        )
+
         refuse_keywords(function, unknown)
         work = Work(function, dispatcher, "run_task(function)", "run_task(fetch, url)")
         check_timeout(timeout)
@@ -109,7 +114,7 @@ class TaskVerbs:
         at_once: int = 8,
         ordered: bool = True,
         timeout: float | None = None,
-    ) -> MapStream[R]: ...
+    ) -> "MapStream[R]": ...
     @overload
     def map_stream(
         self,
@@ -120,7 +125,7 @@ class TaskVerbs:
         ordered: bool = True,
         timeout: float | None = None,
         on_failure: Callable[[T, Exception], F],
-    ) -> MapStream[R | F]: ...
+    ) -> "MapStream[R | F]": ...
     @overload
     def map_stream(
         self,
@@ -130,7 +135,7 @@ class TaskVerbs:
         at_once: int = 8,
         ordered: bool = True,
         timeout: float | None = None,
-    ) -> MapStream[R]: ...
+    ) -> "MapStream[R]": ...
     @overload
     def map_stream(
         self,
@@ -141,7 +146,7 @@ class TaskVerbs:
         ordered: bool = True,
         timeout: float | None = None,
         on_failure: Callable[[T, Exception], F],
-    ) -> MapStream[R | F]: ...
+    ) -> "MapStream[R | F]": ...
     def map_stream(
         self,
         function: Callable[[Any], Any],
@@ -151,7 +156,7 @@ class TaskVerbs:
         ordered: bool = True,
         timeout: float | None = None,
         on_failure: Callable[[Any, Exception], Any] | None = None,
-    ) -> MapStream[Any]:
+    ) -> "MapStream[Any]":
         """Call a function for each item, several at once, and iterate over the results.
 
         For example::
@@ -178,19 +183,23 @@ class TaskVerbs:
         Raises:
             BadInputError: an argument has a wrong type or value.
         """
+        from .stream import MapStream  # noqa: PLC0415 - the first verb loads its room
+
         return MapStream(self._start_stream, function, items, at_once, ordered, timeout, on_failure)
 
-    def _start_stream(self, run: Runner, name: str) -> Task[None]:
+    def _start_stream(self, run: "Runner", name: str) -> "Task[None]":
         return self._run_task(run, name, None, None, None)
 
     def _run_task(
         self,
-        run: Runner,
+        run: "Runner",
         name: str,
         timeout: float | None,
         under: Target | None,
         reply_to: Target | None,
-    ) -> Task[Any]:
+    ) -> "Task[Any]":
+        from .process import start_process  # noqa: PLC0415 - the first verb loads its room
+
         kernel, process = self._task_owner()
         if process is not None:
             process.allow(Operation.SPAWN)
@@ -201,5 +210,5 @@ class TaskVerbs:
         raise NotImplementedError
 
 
-async def _call(work: Work, args: tuple[Any, ...], process: Process) -> object:
+async def _call(work: "Work", args: tuple[Any, ...], process: Process) -> object:
     return await work.call(process, *args)

@@ -5,9 +5,8 @@ that they have open. The answer to a thread, or to an event loop other than the 
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller
@@ -18,6 +17,9 @@ from ..vocabulary.messages import Response
 from .calls import Calls
 from .clock import Clock
 from .router import LANES, Router
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["Asking", "RequestCaller", "ask", "begin_request"]
 
@@ -110,6 +112,8 @@ class _FutureCaller(Caller):
 
     def __init__(self, pid: PID, number: int, to: object, request: object) -> None:
         super().__init__(pid, number, to, request)
+        from concurrent.futures import Future  # noqa: PLC0415 - few programs need it
+
         self.future: Future[Any] = Future()
 
     def awaken(self) -> None:
