@@ -1,21 +1,35 @@
 """The pictures of the observer page in README and documentation.
 
-`python -m benchmarks screenshots` runs this module: Chromium shows a made-up node, which looks the
-same each time, in light and in dark, and the pictures go to ``docs/pictures``.
+`python -m benchmarks screenshots` runs this module: Chromium shows a made-up node, or the recording
+of a world, which look the same each time, in light and in dark. The pictures go to
+``docs/pictures``.
 """
 
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
 
 import trio
 
+from ergo_py.observe.history import read_recording
+from ergo_py.observe.node_list import Plan as ServerPlan
+from ergo_py.observe.world_recorder import WorldRecorder
+from ergo_py.testing.world.plan import Plan
+from examples.testing.test_orders import hasty_orders_survive
 from tests.observe.browser import ROOT, Tab, open_tab, start_chromium
 from tests.observe.page.scene import Scene
 from tests.observe.page.stage import staged
+from tests.observe.rig import TOKEN, serving
 
-__all__ = ["PICTURES", "Shot"]
+__all__ = ["PICTURES", "STORY", "Shot"]
 
 FOLDER = ROOT / "docs" / "pictures"
+STORY: Final = "seed=2 order=plain; 4 crash shop@world 1.5"
+"""The plan of the world on the page about testing."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +37,8 @@ class Shot:
     """A view of the page at a moment."""
 
     view: str
-    scene: Scene
+    scene: Scene | None
+    """The made-up node; None for the recording of a world."""
     ready: str
     """The condition under which the picture is complete."""
     press: str = ""
@@ -46,6 +61,7 @@ PICTURES = {
     "profile-dark": Shot(
         "profile", Scene(300), "document.querySelector('.frame')", ".tool-line button"
     ),
+    "world-light": Shot("log", None, "document.querySelectorAll('.log li').length > 10"),
     "phone-dark": Shot("overview", Scene(300), "page.store.sample", width=360, height=720),
 }
 """The pictures by their names, which end with the colours."""
@@ -65,12 +81,32 @@ async def take(tab: Tab, shot: Shot) -> bytes:
     return await tab.picture(kind="webp")
 
 
-async def main() -> None:
+@asynccontextmanager
+async def shown(scene: Scene | None, story: Path) -> AsyncIterator[str]:
+    """The address of the page with a scene, or with the story of a world."""
+    if scene is None:
+        plan = ServerPlan(TOKEN, replay=story.name, recorded=read_recording(story))
+        async with serving(plan) as url:
+            yield url
+    else:
+        async with staged(scene) as stage:
+            yield f"{stage.url}#token={stage.token}"
+
+
+def record_world(story: Path) -> None:
+    """Record the world of the page about testing."""
+    recording = WorldRecorder()
+    simulation = vars(hasty_orders_survive)["simulation"]
+    simulation.watch(Plan.read(STORY), recording.look, is_drawn=False)
+    recording.write(story)
+
+
+async def main(story: Path) -> None:
     with start_chromium() as devtools:
         for name, shot in PICTURES.items():
-            async with staged(shot.scene) as stage, open_tab(devtools, name=name) as tab:
+            async with shown(shot.scene, story) as url, open_tab(devtools, name=name) as tab:
                 await tab.prefer(name.rpartition("-")[2])
-                await tab.open(f"{stage.url}#token={stage.token}")
+                await tab.open(url)
                 await tab.until("page.store.sample && page.store.columns.at.length")
                 path = FOLDER / f"observe-{name}.webp"
                 path.write_bytes(await take(tab, shot))
@@ -78,4 +114,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    with TemporaryDirectory() as directory:
+        recorded = Path(directory) / "orders.ergo"
+        record_world(recorded)  # not on the loop: a world has its own
+        trio.run(main, recorded)

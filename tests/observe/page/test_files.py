@@ -7,7 +7,7 @@ import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
-from tests.observe.page.pictures import PICTURES
+from tests.observe.page.pictures import PICTURES, STORY
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = ROOT / "ergo_py" / "observe" / "page"
@@ -54,3 +54,9 @@ def test_each_picture_of_the_page_is_taken_by_make_screenshots_and_shown() -> No
 
     assert {path.name for path in SHOTS.glob("observe-*")} == taken
     assert set(re.findall(r"pictures/(observe-[\w-]+\.webp)", text)) == taken
+
+
+def test_the_picture_of_a_world_is_taken_of_the_story_on_its_page() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+
+    assert f"--plan '{STORY}'" in page
