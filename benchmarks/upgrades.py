@@ -5,10 +5,10 @@ Each answer is the next number of a counter whose state moves with each upgrade.
 refused or reset, a lost state and a doubled request are all found: the answers of all peers are
 each number once.
 
-With ``--connections 10000``, so many peers stay connected instead, while a single upgrade moves
-their connections, and some of them ask without a pause: the longest wait for an answer is the pause
-of the move. Each answer counts the questions of its connection, so that a lost or doubled byte is
-found.
+With ``--connections 9000``, so many peers stay connected instead, while a single upgrade moves
+their connections, and some of them ask again and again: the longest wait of a peer for an answer is
+the pause of its connection, and the time from the first such wait to the last is that of the move.
+Each answer counts the questions of its connection, so that a lost or doubled byte is found.
 """
 
 import argparse
@@ -16,13 +16,15 @@ import contextlib
 import multiprocessing
 import os
 import resource
+import selectors
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
+from collections import Counter, deque
+from itertools import cycle
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from time import perf_counter, sleep
@@ -176,76 +178,100 @@ def _upgrade() -> tuple[int, int, int]:
 # -- peers that stay -------------------------------------------------------------------------------
 
 _ASKING = 100
-"""Peers that ask without a pause."""
+"""Peers that ask again and again, in equal distances among all."""
+_EVERY = 0.05
+"""Seconds between two questions of such a peer, which does not wait for the answers: each pause
+meets a question within this time.
+"""
 
 
 class _Standing:
-    """Peers that stay connected, each with the number of its questions."""
+    """A peer that stays connected, with the number of its questions and answers."""
 
-    def __init__(self) -> None:
-        self.peers: list[tuple[socket.socket, int]] = []
-        self.waits: list[float] = []
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.sock = socket.create_connection(address, timeout=120)
+        self.asked: deque[float] = deque()
+        """When each question was asked that has no answer yet."""
+        self.answers = 0
         self.wrong = 0
+        self.longest = (0.0, 0.0)
+        """When the question with the longest wait was asked and answered."""
+        self._rest = b""
 
-    def connect(self, address: tuple[str, int], count: int) -> None:
-        """Connect all, and ask each once."""
-        for _ in range(count):
-            sock = socket.create_connection(address, timeout=120)
-            self.peers.append((sock, 0))
-        self.ask_all()
+    def ask(self) -> None:
+        """Ask a question."""
+        self.asked.append(perf_counter())
+        self.sock.sendall(b"next\n")
 
-    def ask_all(self) -> None:
-        """Ask each peer's question."""
-        for index in range(len(self.peers)):
-            self.ask(index)
+    def hear(self) -> None:
+        """Hear some answers, and note a wrong or missing one."""
+        heard = self.sock.recv(65_536)
+        *lines, self._rest = (self._rest + heard).split(b"\n")
+        now = perf_counter()
+        for line in lines:
+            self.answers += 1
+            self.wrong += line != b"%d" % self.answers
+            asked = self.asked.popleft()
+            first, last = self.longest
+            if now - asked > last - first:
+                self.longest = asked, now
+        if not heard:
+            self.wrong += len(self.asked)
+            self.asked.clear()
 
-    def ask(self, index: int) -> None:
-        """Ask as a peer, and note the wait and a wrong answer."""
-        sock, asked = self.peers[index]
-        began = perf_counter()
-        try:
-            sock.sendall(b"next\n")
-            answer = sock.recv(100)
-        except OSError:
-            answer = b""
-        self.waits.append(perf_counter() - began)
-        self.wrong += answer != b"%d\n" % (asked + 1)
-        self.peers[index] = sock, asked + 1
+    def ask_alone(self) -> None:
+        """Ask, and wait for all answers."""
+        self.ask()
+        while self.asked:
+            self.hear()
+
+
+def _ask_often(peers: list[_Standing], stop: threading.Event) -> None:
+    """Ask as each of the peers, until ``stop`` and all are answered."""
+    with selectors.DefaultSelector() as ready:
+        for peer in peers:
+            ready.register(peer.sock, selectors.EVENT_READ, peer)
+        steps, following = cycle(peers), perf_counter()
+        while not stop.is_set() or any(peer.asked for peer in peers):
+            while perf_counter() >= following and not stop.is_set():
+                next(steps).ask()
+                following += _EVERY / len(peers)
+            for key, _ in ready.select(max(0.0, min(0.05, following - perf_counter()))):
+                key.data.hear()
 
 
 def _move(address: tuple[str, int], count: int) -> bool:
     """Move the connections of peers that stay with one upgrade. Returns whether all have moved, and
     all answers were right.
     """
-    standing = _Standing()
-    standing.connect(address, count)
-    standing.waits.clear()
-    is_done = threading.Event()
-
-    def ask() -> None:
-        while not is_done.is_set():
-            for index in range(min(_ASKING, count)):
-                standing.ask(index)
-
-    asking = threading.Thread(target=ask)
+    peers = [_Standing(address) for _ in range(count)]
+    for peer in peers:
+        peer.ask_alone()
+        peer.longest = 0.0, 0.0
+    often = peers[:: max(1, count // _ASKING)]
+    stop = threading.Event()
+    asking = threading.Thread(target=_ask_often, args=(often, stop))
     asking.start()
-    began = perf_counter()
     status, process, moved = _upgrade()
-    took = perf_counter() - began
-    is_done.set()
+    stop.set()
     asking.join()
-    waits = sorted(standing.waits)
-    standing.ask_all()
+    pauses = sorted(last - first for first, last in (peer.longest for peer in often))
+    took = max(peer.longest[1] for peer in often) - min(peer.longest[0] for peer in often)
+    answers = sum(peer.answers for peer in often)
+    for peer in peers:
+        peer.ask_alone()
     os.kill(process, signal.SIGTERM)
+    wrong = sum(peer.wrong for peer in peers)
     print(
-        f"{moved} of {count} connections moved, {standing.wrong} answers wrong or missing; the "
-        f"upgrade took {took:.1f} s with the start of the program, load {os.getloadavg()[0]:.1f}; "
-        f"{len(waits)} answers, 99 % within {waits[len(waits) * 99 // 100] * 1000:.1f} ms, the "
-        f"longest wait, the pause of the move, {waits[-1] * 1000:.0f} ms"
+        f"{moved} of {count} connections moved in {took:.2f} s, {wrong} answers wrong or missing, "
+        f"load {os.getloadavg()[0]:.1f}; {answers} questions of {len(often)} peers, each every "
+        f"{_EVERY * 1000:.0f} ms: half of the peers waited at most "
+        f"{pauses[len(pauses) // 2] * 1000:.0f} ms, 99 % at most "
+        f"{pauses[len(pauses) * 99 // 100] * 1000:.0f} ms, all at most {pauses[-1] * 1000:.0f} ms"
     )
-    for sock, _ in standing.peers:
-        sock.close()
-    return not status and moved == count and not standing.wrong
+    for peer in peers:
+        peer.sock.close()
+    return not status and moved == count and not wrong
 
 
 def main() -> int:

@@ -5,15 +5,16 @@ A Unix socket connects both, in a directory that only their user may enter. The 
 each with the step that follows if the other program ends or hangs instead:
 
 1. the successor says ``take``, and gets the ``sockets``. The predecessor goes on alone.
-2. the successor says ``up``, which processes it ``takes``, and for which ``servers`` it takes
-   connections. The predecessor suspends these, and sends the ``state`` of each process, and each
-   ``connection`` with the state of its session. The predecessor resumes them, and goes on alone.
-3. the successor gives its processes and sessions these states, and says ``taken``, and which
-   connections ``stay``. The predecessor resumes its processes, and goes on alone.
+2. the successor says ``up``, which processes it ``takes``, and for which servers it takes
+   ``connections``. The predecessor suspends the processes, and sends the ``state`` of each. The
+   predecessor resumes them, and goes on alone.
+3. the successor gives its processes these states, and says ``taken``. The predecessor resumes its
+   processes, and goes on alone.
 4. the predecessor says ``yours``, with the turn. A successor that hears it goes on alone.
 5. the successor takes the turn, accepts connections, and says ``mine``. The predecessor goes on if
    the successor ends; if it hangs, then the program that takes the turn first goes on.
-6. the predecessor forwards the messages to its moved processes, drains, and ends.
+6. the predecessor forwards the messages to its moved processes, and sends open connections, batch
+   by batch (`moved_connections`). It says ``moved``, drains, and ends.
 
 The turn is a pipe with a single byte, which both programs can read. A successor that hangs with
 ``yours`` unread would take over whenever it wakes, and both programs would serve; the pipe lets the
@@ -28,6 +29,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
@@ -48,6 +50,7 @@ __all__ = [
     "States",
     "connect",
     "hand_over",
+    "make_turn",
     "socket_path",
     "take_turn",
 ]
@@ -157,6 +160,11 @@ class Channel:
             os.set_inheritable(number, False)
         return taken
 
+    def cut(self) -> None:
+        """End the conversation: a line is incomplete. A task that hears finds the end."""
+        with suppress(OSError):  # the other program has ended
+            self._sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End the connection."""
         for number in self.take_descriptors():
@@ -165,22 +173,19 @@ class Channel:
 
 
 class States(Protocol):
-    """The states of the processes that move to the successor, and its connections."""
+    """The states of the processes that move to the successor."""
 
     fresh: list[str]
     """The names of processes with a state that the successor does not take."""
 
     async def suspend(self, wanted: Iterable[object], servers: Iterable[object] = ()) -> list[Part]:
-        """Suspend the wanted processes and the connections of these servers, and return their
-        states.
+        """Suspend the wanted processes, and return their states. The connections of the servers
+        move later.
         """
         ...
 
-    async def keep(self, connections: Iterable[object]) -> None:
-        """Let these connections stay, which the successor cannot serve."""
-
     async def resume(self) -> None:
-        """Let the suspended processes and connections go on."""
+        """Let the suspended processes go on."""
 
 
 async def hand_over(
@@ -210,7 +215,7 @@ async def _converse(
     if first.get("take") != VERSION or len(sockets) > _MOST:
         return "the next version speaks another language, or there are too many sockets"
     try:
-        turn = _make_turn()  # before the connections, which take descriptors, too
+        turn = make_turn()
     except OSError as error:
         return f"this program has no descriptor for the turn: {error}"
     try:
@@ -230,7 +235,7 @@ async def _agree(
             return "the next version has ended before it was up"
         if isinstance(said.get("takes"), list):
             try:
-                given = await states.suspend(said["takes"], _items(said.get("servers")))
+                given = await states.suspend(said["takes"], _items(said.get("connections")))
             except NotAllowedError as error:
                 await channel.say({"failed": str(error)})
                 return str(error)
@@ -240,7 +245,6 @@ async def _agree(
             said = await channel.hear()
             if not said.get("taken"):
                 return str(said.get("refused", "the next version has ended with the states"))
-            await states.keep(_items(said.get("stay")))
     if scope.cancelled_caught:
         with trio.move_on_after(_FAREWELL):
             await channel.say({"late": patience})
@@ -263,8 +267,12 @@ async def _give_turn(channel: Channel, turn: int) -> str:
     return ""  # it hangs behind its decision, and serves when it goes on
 
 
-def _make_turn() -> int:
-    """A pipe with a single byte, and no writer."""
+def make_turn() -> int:
+    """A pipe with a single byte, and no writer.
+
+    Raises:
+        OSError: no descriptor is left.
+    """
     reading, writing = os.pipe()
     os.write(writing, b".")
     os.close(writing)

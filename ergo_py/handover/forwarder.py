@@ -18,6 +18,8 @@ from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.reasons import NoProcess
 from .._core.vocabulary.text import text_of
 from ..actor import Actor
+from ..supervision.specs import ChildSpec
+from ..supervision.upgrade import Upgrade
 from .channel import Channel, Line
 
 if TYPE_CHECKING:
@@ -33,27 +35,33 @@ class Link:
         self._channel = channel
         self._types = types
         """The codecs of the processes, by name, and of sessions, by number."""
+        self.names: dict[PID, str | int] = {}
+        """The names of the processes, and the numbers of sessions."""
+        self.upgrade = Upgrade("moved", ChildSpec("moved", ForwardingProcess, self), _nothing)
+        """Puts a `ForwardingProcess` in the place of a process. One for all of them."""
         self._numbers = count()
         self._asked: dict[int, tuple[Caller, MessageTypes]] = {}
         """The calls that the new program has not answered yet."""
 
-    async def send(self, name: str | int, message: object) -> None:
-        """Forward a message.
+    async def send(self, process: PID, message: object) -> None:
+        """Forward a message of a process.
 
         Raises:
             TypeError: a part of the message has no encoding.
             OSError: the new program has ended.
         """
+        name = self.names[process]
         await self._channel.say({"message": name}, body=self._types[name].encode(message))
 
-    async def call(self, name: str | int, request: object, caller: Caller) -> None:
-        """Forward a call, which the answer of the new program settles.
+    async def call(self, process: PID, request: object, caller: Caller) -> None:
+        """Forward a call of a process, which the answer of the new program settles.
 
         Raises:
             TypeError: a part of the request has no encoding.
             OSError: the new program has ended.
         """
-        types, number = self._types[name], next(self._numbers)
+        name, number = self.names[process], next(self._numbers)
+        types = self._types[name]
         body = types.encode(request)
         self._asked[number] = caller, types
         try:
@@ -62,9 +70,13 @@ class Link:
             self._asked.pop(number, None)
             raise
 
-    async def pass_answers(self, kernel: Kernel) -> None:
-        """Pass the answers to the callers, until the new program has ended."""
+    async def pass_answers(self, kernel: Kernel, hear: Callable[[Line], None]) -> None:
+        """Pass the answers to the callers, until the new program has ended. ``hear`` takes the
+        answers to batches of connections.
+        """
         while line := await self._channel.hear():
+            if "begun" in line:
+                hear(line)
             number = _number(line.get("answer"))
             if number not in self._asked:
                 continue
@@ -82,6 +94,10 @@ class Link:
             caller.settle(None, TargetDownError(caller.to, caller.request, NoProcess()))
 
 
+def _nothing(_old: object, _new: object) -> None:
+    """Keep no attribute: the state has moved."""
+
+
 def _number(value: object) -> int:
     return value if isinstance(value, int) else -1
 
@@ -89,14 +105,13 @@ def _number(value: object) -> int:
 class ForwardingProcess(Actor):
     """Stands for a process that has moved to the new program."""
 
-    def __init__(self, name: str | int, link: Link) -> None:
-        self._name = name
+    def __init__(self, link: Link) -> None:
         self._link = link
 
     async def handle_message(self, message: object, sender: object) -> None:
         """Forward a message. Its sender in the new program is the node."""
         try:
-            await self._link.send(self._name, message)
+            await self._link.send(self.pid, message)
         except (OSError, TypeError) as error:
             self.log.error(
                 "a message cannot be forwarded to the next program",
@@ -107,13 +122,14 @@ class ForwardingProcess(Actor):
     async def handle_call(self, request: object, caller: Caller) -> object:
         """Forward a call."""
         try:
-            await self._link.call(self._name, request, caller)
+            await self._link.call(self.pid, request, caller)
         except (OSError, TypeError) as error:
+            name = self._link.names[self.pid]
             raise Reject(
                 SendError(
-                    f"the process {self._name!r} has moved to the next program, and the call "
+                    f"the process {name!r} has moved to the next program, and the call "
                     f"cannot be forwarded: {text_of(error)}",
-                    str(self._name),
+                    str(name),
                     request,
                 )
             ) from error
@@ -150,13 +166,12 @@ class _ForwardedCaller(Caller):
 async def serve_forwarded(
     kernel: Kernel,
     channel: Channel,
-    types: "Mapping[str | int, MessageTypes]",
-    sessions: Mapping[int, PID],
-    write_late: Callable[[Line], None],
+    find: "Callable[[str | int], tuple[str | PID, MessageTypes]]",
+    take: Callable[[Line], None],
 ) -> None:
-    """Serve the forwarded messages and calls, until the old program has ended. ``types`` are the
-    codecs of the processes, by name, and of the ``sessions``, by number. ``write_late`` takes the
-    lines for connections.
+    """Serve the forwarded messages and calls, until the old program has ended. ``find`` returns the
+    target of a name, or of the number of a session, and its codec. ``take`` takes the lines for
+    connections.
     """
     put, answers = trio.open_memory_channel[_ForwardedCaller](inf)
 
@@ -174,19 +189,17 @@ async def serve_forwarded(
                 return
 
     def serve(line: Line) -> None:
-        if "late" in line:
-            write_late(line)
         kind = "message" if "message" in line else "call"
         if kind not in line:
+            take(line)
             return
-        name: str | int = line[kind]
-        to = sessions[name] if isinstance(name, int) else str(name)
+        to, types = find(line[kind])
+        message = types.decode(line["body"])
         if kind == "message":
-            message = types[name].decode(line["body"])
             kernel.router.send(kernel.pid, to, message, Priority.NORMAL)
         else:
-            number, request = _number(line.get("number")), types[name].decode(line["body"])
-            caller = _ForwardedCaller(kernel, number, to, request, types[name], put.send_nowait)
+            number = _number(line.get("number"))
+            caller = _ForwardedCaller(kernel, number, to, message, types, put.send_nowait)
             kernel.calls.begin(caller, Priority.NORMAL)
 
     async with trio.open_nursery() as nursery:

@@ -2,16 +2,24 @@
 session. `ArrivingConnections`: the servers of the successor that take them.
 
 A connection moves whole, or stays: it is paused between two reads, its session serves all that was
-read and hands its state over, and then neither program touches the socket until the successor has
-its turn. A connection that stays is served to its end by the old program.
+read and hands its state over, and then neither program touches the socket until one of them has
+the turn of its batch. A connection that stays is served to its end by the old program.
+
+Connections move in batches, after the successor has taken over: each is paused for the time of its
+own batch, not of all. The predecessor sends a ``batch`` with its turn, a pipe with a single byte.
+The successor starts the sessions, takes the byte, serves, and says which connections have ``begun``
+and which ``stay``. A predecessor that gets no answer takes the byte itself, and serves on; so the
+two never serve the same connection.
 """
 
 import os
 import socket
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import count
+from math import inf
+from typing import Final, NamedTuple
 
 import trio
 
@@ -27,25 +35,41 @@ from ..meta.sockets.listener import Listener
 from ..meta.sockets.messages import TCPClose, TCPSend
 from ..meta.sockets.streams.connection import StreamConnection
 from ..meta.sockets.streams.departure import Departure
-from .channel import Line, Part
-
-if TYPE_CHECKING:
-    pass
+from .channel import Channel, Line, make_turn, take_turn
 
 __all__ = ["ArrivingConnections", "LeavingConnections"]
 
+_BATCH: Final = 50
+"""Connections in a batch. Each waits for the others: with 250, a pause was four times as long, and
+with 10, the move of all took twice as long. A message takes at most 253 descriptors.
+"""
+_UNDER_WAY: Final = 2
+"""Batches that the successor has not answered: it starts the sessions of one while this program
+collects the next. With more of them, connections would wait in the channel.
+"""
 _LOOK: Final = 0.005
 """Seconds between two looks at a connection that is not ready."""
 _LOOKS: Final = 50
-"""Looks within which a connection has to be between two messages: all that are ready wait so long
-for the others. Looks, not seconds: a program that gets no processor for a while loses only one.
+"""Looks within which a connection has to be between two messages. Looks, not seconds: a program
+that gets no processor for a while loses only one.
 """
+_GATHER: Final = 0.01
+"""Seconds that the connections of a batch which are ready wait for the others, which then go with a
+later batch.
+"""
+_MOVE: Final = 60.0
+"""Seconds for all batches; later connections stay."""
+_ANSWER: Final = 10.0
+"""Seconds within which the successor has to answer a batch."""
 _START: Final = 1.0
-"""Seconds within which a session has to take its state over: all connections wait so long."""
-_STARTS: Final = 10.0
-"""Seconds within which all sessions have to do so; later ones stay."""
+"""Seconds within which a session has to take its state over: its batch waits so long."""
+_STARTS: Final = 2.0
+"""Seconds within which all sessions of a batch have to do so; later ones stay."""
 _BUSY: Final = "busy"
+_LATE: Final = "not moved in time"
 _NO_DESCRIPTOR: Final = "no descriptor is left"
+_REFUSED: Final = "refused by the next version"
+_NO_ANSWER: Final = "not answered by the next version"
 _RESERVE: Final = 16
 """Descriptors that a program keeps for the rest of its work: moved connections use no more."""
 
@@ -79,15 +103,53 @@ async def _cancel_later(scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
+class _Candidate(NamedTuple):
+    """A connection that may move."""
+
+    number: int
+    server: str
+    connection: StreamConnection
+
+
 class _Moving(NamedTuple):
     """A connection that is ready to leave."""
 
+    number: int
+    server: str
     connection: StreamConnection
     departure: Departure
     session: Process
-    copy: int
-    """A copy of the descriptor, which stays valid if the connection ends meanwhile."""
-    part: Part
+    unread: bytes
+    unsent: bytes
+    state: bytes
+
+
+class _Batch:
+    """Connections that are on their way to the successor."""
+
+    def __init__(self, number: int, members: list[_Moving]) -> None:
+        self.number = number
+        self.members = members
+        self.turn = make_turn()
+        self.is_settled = trio.Event()
+        """The successor has answered, or has ended."""
+        self.staying: list[object] | None = None
+        """The numbers of the connections that stay; None without an answer."""
+
+    async def send(self, channel: Channel) -> None:
+        """Send the connections, with their turn.
+
+        Raises:
+            OSError: the successor has ended.
+        """
+        lines, bodies, descriptors = list[object](), list[bytes](), [self.turn]
+        for number, server, _, departure, _, unread, unsent, state in self.members:
+            sizes = len(unread), len(unsent), len(state)
+            descriptors.append(departure.descriptor)
+            lines.append((number, server, os.fstat(descriptors[-1]).st_ino, *sizes))
+            bodies += unread, unsent, state
+        line = {"batch": self.number, "turn": os.fstat(self.turn).st_ino, "connections": lines}
+        await channel.say(line, tuple(descriptors), b"".join(bodies))
 
 
 class LeavingConnections:
@@ -97,6 +159,8 @@ class LeavingConnections:
         kernel: the kernel of this program.
         give: suspends a session, and returns its encoded state.
         resume: lets a suspended session go on.
+        leave: lets a session forward its messages to the successor.
+        flush: waits until the messages to moved processes are forwarded.
     """
 
     def __init__(
@@ -104,43 +168,78 @@ class LeavingConnections:
         kernel: Kernel,
         give: Callable[[int, Process], Awaitable[bytes]],
         resume: Callable[[Process], Awaitable[None]],
+        leave: Callable[[int, Process], Awaitable[None]],
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
         self._kernel = kernel
         self._give = give
         self._resume = resume
-        self._moving: dict[int, _Moving] = {}
+        self._leave = leave
+        self._flush = flush
+        self._ready: list[_Moving] = []
+        """The connections that wait for their batch."""
+        self._sent: deque[_Batch] = deque()
+        """The batches that the successor has not answered, the oldest first."""
+        self._batches = count(1)
+        self._successor_has_ended = False
         self._dead_end: tuple[socket.socket, ...] = ()
         """Sockets without a peer: the connections that have moved end with a copy of the first.
         They are made before the move, which must not fail for want of a descriptor.
         """
+        self._left: list[_Moving] = []
+        """The connections that have moved."""
         self.staying: Counter[str] = Counter()
         """How many connections stay, by the cause."""
 
     @property
     def moved(self) -> int:
-        """How many connections are ready to move, or have moved."""
-        return len(self._moving)
+        """How many connections have moved."""
+        return len(self._left)
 
-    async def suspend(self, servers: Iterable[object]) -> list[Part]:
-        """Suspend the connections of the servers that the successor takes. Returns the parts of the
-        conversation that hand them over.
+    async def move(self, channel: Channel, servers: Iterable[object]) -> None:
+        """Move the connections of the servers that the successor takes, which serves already. The
+        servers of this program accept no more.
         """
-        taken, number = set(map(str, servers)), 0
         with suppress(OSError):  # no descriptor is left: all connections stay
             self._dead_end = socket.socketpair()
-        async with trio.open_nursery() as limit:
-            async with trio.open_nursery() as nursery:
-                limit.start_soon(_cancel_later, nursery.cancel_scope)
-                for listener in _listeners(self._kernel):
-                    why = self._why_all_stay(listener, taken)
-                    for connection in listener.open_connections():
-                        number += 1
-                        if why:
-                            self.staying[why] += 1
-                        else:
-                            nursery.start_soon(self._collect, number, listener, connection)
-            limit.cancel_scope.cancel()
-        return [moving.part for moving in self._moving.values()]
+        try:
+            left = await self._candidates(set(map(str, servers)))
+            await self._move(channel, left)
+            if left:
+                self.staying[_LATE] += len(left)
+            with suppress(OSError):  # the successor has ended
+                await channel.say({"moved": self.moved})
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._take_back(channel)
+            for sock in self._dead_end:
+                sock.close()
+
+    def hear(self, line: Line) -> None:
+        """Hear the answer of the successor to a batch."""
+        for batch in self._sent:
+            if batch.number == line["begun"]:
+                batch.staying = line["stay"]
+                batch.is_settled.set()
+
+    def end(self) -> None:
+        """Hear that the successor has ended."""
+        self._successor_has_ended = True
+        for batch in self._sent:
+            batch.is_settled.set()
+
+    async def _candidates(self, taken: set[str]) -> deque[_Candidate]:
+        found, number = deque[_Candidate](), 0
+        for listener in _listeners(self._kernel):
+            await listener.begin_drain()
+            why = self._why_all_stay(listener, taken)
+            for connection in listener.open_connections():
+                number += 1
+                if why:
+                    self.staying[why] += 1
+                else:
+                    found.append(_Candidate(number, listener.socket_name, connection))
+        return found
 
     def _why_all_stay(self, listener: Listener, taken: set[str]) -> str:
         if why := listener.why_connections_stay():
@@ -149,94 +248,166 @@ class LeavingConnections:
             return _NO_DESCRIPTOR
         return "" if listener.socket_name in taken else "not taken by the next version"
 
-    async def _collect(self, number: int, listener: Listener, connection: StreamConnection) -> None:
+    async def _move(self, channel: Channel, left: deque[_Candidate]) -> None:
+        """Move connections batch by batch, until all have moved or stay, or the successor does not
+        answer. Those that are not ready go with a later batch.
+        """
+        put, collected = trio.open_memory_channel[None](inf)
+        under_way, end, goes_on = 0, trio.current_time() + _MOVE, True
+        async with trio.open_nursery() as nursery:
+            while goes_on and (under_way or self._ready or (left and trio.current_time() < end)):
+                group = [left.popleft() for _ in range(min(len(left), _BATCH))]
+                under_way += len(group)
+                if group:
+                    nursery.start_soon(self._collect_all, group, put)
+                with trio.move_on_after(_GATHER):
+                    while under_way:
+                        await collected.receive()
+                        under_way -= 1
+                if self._ready:
+                    goes_on = await self._send(channel)
+            nursery.cancel_scope.cancel()
+        while self._sent and goes_on:
+            goes_on = await self._settle(channel)
+
+    async def _collect_all(
+        self, group: list[_Candidate], put: "trio.MemorySendChannel[None]"
+    ) -> None:
+        async with trio.open_nursery() as limit:
+            async with trio.open_nursery() as nursery:
+                limit.start_soon(_cancel_later, nursery.cancel_scope)
+                for candidate in group:
+                    nursery.start_soon(self._collect, candidate, put)
+            limit.cancel_scope.cancel()
+
+    async def _collect(self, candidate: _Candidate, put: "trio.MemorySendChannel[None]") -> None:
         """Pause a connection and suspend its session, or let it stay."""
+        why = _BUSY  # if its time ends
+        try:
+            why = await self._pause(*candidate)
+        finally:
+            if why:
+                self.staying[why] += 1
+            put.send_nowait(None)
+
+    async def _pause(self, number: int, server: str, connection: StreamConnection) -> str:
+        """Pause a connection and suspend its session. Returns why it stays; empty if it is
+        ready.
+        """
         session, departure = connection.session, connection.departure()
         if session is not None and "hand_over" not in session.callbacks.defined:
-            self.staying["sessions without hand_over"] += 1
-            return
+            return "sessions without hand_over"
         if session is None or departure is None or session.name is not None:
-            self.staying[_BUSY] += 1
-            return
-        why = _BUSY
+            return _BUSY
+        is_ready = False
         try:
             departure.pause()
             while not departure.is_paused():  # noqa: ASYNC110 - many parts would have to tell
                 await trio.sleep(_LOOK)
-            try:
-                state = await self._give(number, session)
-            except Exception as error:  # hand_over has raised, or the codec refuses: any error
-                why = text_of(error)
-                return
+            state = await self._give(number, session)
             while (found := departure.collect()) is None:  # noqa: ASYNC110 - as above
                 await trio.sleep(_LOOK)
-            unread, unsent = found
-            if not _has_reserve(departure.descriptor):
-                why = _NO_DESCRIPTOR
-                return
-            copy = os.dup(departure.descriptor)
-            line = {
-                "connection": number,
-                "server": listener.socket_name,
-                "socket": os.fstat(copy).st_ino,
-                "unread": len(unread),
-                "unsent": len(unsent),
-            }
-            part = Part(line, unread + unsent + state, (copy,))
-            self._moving[number] = _Moving(connection, departure, session, copy, part)
+            is_ready = True
+        except Exception as error:  # hand_over has raised, or the codec refuses: any error
+            return text_of(error)
         finally:
-            if number not in self._moving:
-                self.staying[why] += 1
+            if not is_ready:
                 await self._stay(departure, session)
+        moving = _Moving(number, server, connection, departure, session, *found, state)
+        self._ready.append(moving)
+        return ""
+
+    async def _send(self, channel: Channel) -> bool:
+        """Send the ready connections as a batch. False if the successor does not answer."""
+        await self._flush()  # what their sessions have sent goes before them
+        ended = [moving for moving in self._ready if moving.departure.descriptor < 0]
+        ready = [moving for moving in self._ready if moving.departure.descriptor >= 0]
+        try:
+            batch = _Batch(next(self._batches), ready[:_BATCH])
+        except OSError:  # no descriptor is left for the turn
+            await self._keep_ready(_NO_DESCRIPTOR)
+            return False
+        self._ready = ready[_BATCH:]
+        self._sent.append(batch)
+        if self._successor_has_ended:
+            batch.is_settled.set()
+        for moving in ended:
+            await self._stay(moving.departure, moving.session)
+        with trio.move_on_after(_ANSWER) as scope, suppress(OSError):  # the successor has ended
+            await batch.send(channel)
+        if scope.cancelled_caught:
+            channel.cut()  # in the middle of a line
+            return False
+        while len(self._sent) >= _UNDER_WAY:
+            if not await self._settle(channel):
+                return False
+        return True
+
+    async def _settle(self, channel: Channel) -> bool:
+        """Wait for the answer to the oldest batch. False if there is none."""
+        batch = self._sent[0]
+        with trio.move_on_after(_ANSWER):
+            await batch.is_settled.wait()
+        with trio.CancelScope(shield=True):
+            self._sent.popleft()
+            await self._end_batch(batch, channel)
+        return batch.staying is not None
+
+    async def _end_batch(self, batch: _Batch, channel: Channel) -> None:
+        """Let go of the connections that the successor serves, and serve the others."""
+        staying, why = batch.staying, _REFUSED
+        if staying is None:
+            # A successor that has taken the turn serves, or has ended with the connections.
+            is_ours, why = take_turn(batch.turn), _NO_ANSWER
+            staying = [moving.number for moving in batch.members if is_ours]
+        os.close(batch.turn)
+        for moving in batch.members:
+            if moving.number in staying:
+                self.staying[why] += 1
+                await self._stay(moving.departure, moving.session)
+            else:
+                await self._let_go(moving, channel)
+
+    async def _let_go(self, moving: _Moving, channel: Channel) -> None:
+        """Let go of a socket, which the successor serves, and forward what processes have sent to
+        the connection meanwhile.
+        """
+        late, is_closing = moving.departure.leave(moving.connection, self._dead_end[0])
+        if late or is_closing:
+            with suppress(OSError):  # the successor has ended
+                await channel.say({"late": moving.number, "closes": is_closing}, body=late)
+        self._left.append(moving)
+
+    async def leave(self) -> None:
+        """Let the sessions of moved connections forward their messages. After all have moved: the
+        end of a connection takes longer than its move, and the others would wait.
+        """
+        with trio.CancelScope(shield=True):
+            for moving in self._left:
+                await self._leave(moving.number, moving.session)
+
+    async def _take_back(self, channel: Channel) -> None:
+        """Let all connections stay that the successor does not serve yet."""
+        while self._sent:
+            await self._end_batch(self._sent.popleft(), channel)
+        await self._keep_ready(_NO_ANSWER)
+
+    async def _keep_ready(self, why: str) -> None:
+        ready, self._ready = self._ready, []
+        for moving in ready:
+            self.staying[why] += 1
+            await self._stay(moving.departure, moving.session)
 
     async def _stay(self, departure: Departure, session: Process) -> None:
         departure.go_on()
         with trio.CancelScope(shield=True):
             await self._resume(session)
 
-    async def keep(self, numbers: Iterable[object]) -> None:
-        """Let these connections stay: the successor cannot serve them."""
-        for number in numbers:
-            if isinstance(number, int) and number in self._moving:
-                self.staying["refused by the next version"] += 1
-                await self._go_on(number)
-
-    async def resume(self) -> None:
-        """Let all connections stay: the successor has not taken over."""
-        for number in list(self._moving):
-            await self._go_on(number)
-        self._close_dead_end()
-
-    def _close_dead_end(self) -> None:
-        for sock in self._dead_end:
-            sock.close()
-
-    async def _go_on(self, number: int) -> None:
-        moving = self._moving.pop(number)
-        os.close(moving.copy)
-        await self._stay(moving.departure, moving.session)
-
-    def leave(self) -> list[Part]:
-        """Let go of the sockets: the successor serves them. Returns the parts of the conversation
-        that forward what processes have sent to the connections meanwhile.
-        """
-        parts: list[Part] = []
-        for number, moving in self._moving.items():
-            late, is_closing = moving.departure.leave(moving.connection, self._dead_end[0])
-            os.close(moving.copy)
-            if late or is_closing:
-                parts.append(Part({"late": number, "closes": is_closing}, late))
-        self._close_dead_end()
-        return parts
-
-    def sessions(self) -> dict[str | int, Process]:
-        """The sessions by the numbers of their connections."""
-        return {number: moving.session for number, moving in self._moving.items()}
-
 
 class _Arrived(NamedTuple):
     """A connection whose session has its state."""
 
+    number: int
     listener: Listener
     session: Process
     sock: int
@@ -249,78 +420,116 @@ class ArrivingConnections:
 
     Args:
         kernel: the kernel of this program.
-        take: gives a session its encoded state.
+        give: gives a session its encoded state.
     """
 
-    def __init__(self, kernel: Kernel, take: Callable[[Process, bytes], Awaitable[object]]) -> None:
+    def __init__(self, kernel: Kernel, give: Callable[[Process, bytes], Awaitable[object]]) -> None:
         self._kernel = kernel
-        self._take = take
-        self._arrived: dict[int, _Arrived] = {}
-        self._begun: dict[int, Alias] = {}
-        """The connections that this program serves."""
+        self._give = give
+        self._takers: dict[str, Listener] = {}
+        self._sockets: dict[int, int] = {}
+        """The descriptors that have arrived, by inode: some may belong to the next batch, and the
+        system may have dropped some that were too many for this program.
+        """
+        self._begun: dict[int, tuple[Alias, Process]] = {}
+        """The connections that this program serves, and their sessions."""
 
     def servers(self) -> list[str]:
         """The names of the servers that take connections."""
-        return sorted(self._takers())
+        return sorted(self._find_takers())
 
-    def _takers(self) -> dict[str, Listener]:
-        return {
-            listener.socket_name: listener
-            for listener in _listeners(self._kernel)
-            if not listener.why_connections_stay() and self._may_take(listener)
-        }
+    def _find_takers(self) -> dict[str, Listener]:
+        takers = self._takers
+        if not takers or any(listener.stopping for listener in takers.values()):
+            takers = self._takers = {
+                listener.socket_name: listener
+                for listener in _listeners(self._kernel)
+                if not listener.why_connections_stay() and self._may_take(listener)
+            }
+        return takers
 
     def _may_take(self, listener: Listener) -> bool:
         made = listener.session_class
         return made is None or "take_over" in self._kernel.callbacks_of(made).defined
 
-    async def prepare(self, lines: Iterable[Line], descriptors: Iterable[int]) -> list[int]:
-        """Start a session for each connection, and give it its state. Returns the numbers of the
-        connections that this program cannot serve.
-        """
-        takers, staying, end = self._takers(), list[int](), trio.current_time() + _STARTS
-        # By inode: the system may have dropped descriptors that were too many for this program.
-        sockets = {os.fstat(descriptor).st_ino: descriptor for descriptor in descriptors}
-        for line in lines:
-            number = int(line["connection"])
-            sock = sockets.pop(line["socket"], None)
-            listener = takers.get(str(line["server"]))
-            if sock is None:
-                staying.append(number)
-            elif (
-                listener is None
-                or trio.current_time() >= end
-                or not _has_reserve(sock)
-                or not await self._make(number, listener, sock, line)
-            ):
-                os.close(sock)
-                staying.append(number)
-        for sock in sockets.values():
-            os.close(sock)
-        return staying
+    def session(self, number: int) -> Process:
+        """The session of a connection that has moved.
 
-    async def _make(self, number: int, listener: Listener, sock: int, line: Line) -> bool:
-        body, read = line["body"], line["unread"]
-        sent = read + line["unsent"]
+        Raises:
+            KeyError: there is none.
+        """
+        return self._begun[number][1]
+
+    def keep(self, descriptors: Iterable[int]) -> None:
+        """Keep descriptors that have arrived until :meth:`take` finds their connections."""
+        for descriptor in descriptors:
+            self._sockets[os.fstat(descriptor).st_ino] = descriptor
+
+    def forget(self) -> None:
+        """Close the descriptors that belong to no connection."""
+        while self._sockets:
+            os.close(self._sockets.popitem()[1])
+
+    async def take(self, batch: Line, channel: Channel) -> None:
+        """Start the sessions of a batch, and serve their connections if the batch is ours."""
+        turn, arrived = self._sockets.pop(batch["turn"], None), list[_Arrived]()
+        staying = [number for number, *_ in batch["connections"]]
+        if turn is not None:
+            arrived = await self._prepare(batch, turn)
+            if not take_turn(turn):  # the predecessor has waited for too long
+                self._discard(arrived)
+                arrived = []
+            os.close(turn)
+        for one in arrived:
+            staying.remove(one.number)
+            self._begin(one)
+        with suppress(OSError):  # the predecessor has ended
+            await channel.say({"begun": batch["batch"], "stay": staying})
+
+    async def _prepare(self, batch: Line, turn: int) -> list[_Arrived]:
+        """Start a session for each connection, and give it its state. Returns those connections
+        that this program can serve.
+        """
+        arrived, takers, end = list[_Arrived](), self._find_takers(), trio.current_time() + _STARTS
+        body, begin, has_reserve = memoryview(batch["body"]), 0, _has_reserve(turn)
+        for number, server, inode, *sizes in batch["connections"]:
+            parts = list[bytes]()
+            for size in sizes:
+                parts.append(bytes(body[begin : begin + size]))
+                begin += size
+            sock = self._sockets.pop(inode, None)
+            if sock is None:
+                continue
+            listener, session = takers.get(server), None
+            if has_reserve and listener is not None and trio.current_time() < end:
+                session = await self._start(listener, parts[2])
+            if listener is None or session is None:
+                os.close(sock)
+                has_reserve = has_reserve or _has_reserve(turn)
+                continue
+            arrived.append(_Arrived(number, listener, session, sock, *parts[:2]))
+        return arrived
+
+    async def _start(self, listener: Listener, state: bytes) -> Process | None:
+        """Start a session with its state; None if it cannot take the state over."""
         session: Process | None = None
         try:
             with trio.fail_after(_START):
                 session = await listener.make_session()
                 if "take_over" not in session.callbacks.defined:
                     raise NotAllowedError("its class has no take_over")
-                await self._take(session, body[sent:])
+                await self._give(session, state)
         except trio.TooSlowError:
             self._warn(f"it was not ready within {_START:g} s")
             if session is not None:
                 session.kill()  # it takes no exit while it hangs
-            return False
+            return None
         except Exception as error:  # the session has ended, or take_over has raised: any error
             self._warn(text_of(error))
             if session is not None:
                 session.ask_to_exit(self._kernel.pid, Shutdown())
-            return False
-        self._arrived[number] = _Arrived(listener, session, sock, body[:read], body[read:sent])
-        return True
+            return None
+        return session
 
     def _warn(self, error: str) -> None:
         self._kernel.logger.warning(
@@ -328,35 +537,30 @@ class ArrivingConnections:
             error=error,
         )
 
-    def begin(self) -> None:
-        """Serve the connections: this program has its turn."""
-        for number, arrived in self._arrived.items():
-            sock = socket.socket(fileno=arrived.sock)
-            try:
-                self._begun[number] = arrived.listener.go_on_with(
-                    arrived.session, sock, arrived.unread, arrived.unsent
-                )
-            except (SpawnError, OSError) as error:  # such as of a peer that has left meanwhile
-                sock.close()
-                arrived.session.ask_to_exit(self._kernel.pid, Shutdown())
-                self._kernel.logger.warning("a moved connection has ended", error=text_of(error))
-
-    def forget(self) -> None:
-        """Close the sockets, which the predecessor serves on."""
-        arrived, self._arrived = self._arrived, {}
-        for one in arrived.values():
+    def _discard(self, arrived: Iterable[_Arrived]) -> None:
+        """Leave connections alone, which the predecessor serves on."""
+        for one in arrived:
             os.close(one.sock)
+            one.session.ask_to_exit(self._kernel.pid, Shutdown())
+
+    def _begin(self, one: _Arrived) -> None:
+        """Serve a connection."""
+        sock = socket.socket(fileno=one.sock)
+        try:
+            alias = one.listener.go_on_with(one.session, sock, one.unread, one.unsent)
+        except (SpawnError, OSError) as error:  # such as of a peer that has left meanwhile
+            sock.close()
+            one.session.ask_to_exit(self._kernel.pid, Shutdown())
+            self._kernel.logger.warning("a moved connection has ended", error=text_of(error))
+        else:
+            self._begun[one.number] = alias, one.session
 
     def write_late(self, line: Line) -> None:
         """Write the bytes that processes of the old program have sent meanwhile."""
-        alias = self._begun.get(line["late"])
-        if alias is not None:
+        found = self._begun.get(line["late"])
+        if found is not None:
             send = self._kernel.router.send
             if line["body"]:
-                send(self._kernel.pid, alias, TCPSend(line["body"]), Priority.NORMAL)
+                send(self._kernel.pid, found[0], TCPSend(line["body"]), Priority.NORMAL)
             if line.get("closes"):
-                send(self._kernel.pid, alias, TCPClose(), Priority.NORMAL)
-
-    def sessions(self) -> Mapping[int, Process]:
-        """The sessions by the numbers of their connections."""
-        return {number: arrived.session for number, arrived in self._arrived.items()}
+                send(self._kernel.pid, found[0], TCPClose(), Priority.NORMAL)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
 import trio
@@ -28,11 +29,11 @@ from .._core.vocabulary.errors import NotAllowedError, TargetDownError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.reasons import Reason, Shutdown
 from .._core.vocabulary.text import text_of
+from ..meta.readers import has_served
 from ..meta.sockets.listener import Listener
-from ..supervision.specs import ChildSpec
 from ..supervision.upgrade import Upgrade
-from .channel import LARGEST, Channel, Part
-from .forwarder import ForwardingProcess, Link, serve_forwarded
+from .channel import LARGEST, Channel, Line, Part
+from .forwarder import Link, serve_forwarded
 from .moved_connections import ArrivingConnections, LeavingConnections
 
 if TYPE_CHECKING:
@@ -105,8 +106,10 @@ class Leaving:
         """The processes that this hand-over has suspended; a person resumes the others."""
         self._link: Link | None = None
         """The way to the successor, once it has taken over."""
+        self._servers: list[object] = []
+        """The servers whose connections the successor takes."""
         self.connections: LeavingConnections = LeavingConnections(
-            kernel, self._give_session, self._resume_one
+            kernel, self._give_session, self._resume_one, self._leave_session, self._forward_waiting
         )
         self.fresh: list[str] = []
         """The names of processes with a state that the successor does not take."""
@@ -117,19 +120,18 @@ class Leaving:
         return sorted(name for name in self._moving if isinstance(name, str))
 
     async def suspend(self, wanted: Iterable[object], servers: Iterable[object] = ()) -> list[Part]:
-        """Suspend connections of these servers, as many as are ready, and the wanted processes,
-        each between two messages and all at once. Returns their states.
+        """Suspend the wanted processes, each between two messages and all at once, and return their
+        states. The connections of the servers move later.
 
         Raises:
             NotAllowedError: a process is busy for too long, ``hand_over`` has raised, or its state
                 cannot be encoded. All processes go on.
         """
-        # The sessions first: they may call the processes.
-        connections = await self.connections.suspend(servers)
-        states = await self._suspend_processes(wanted)
-        return [*(Part({"state": name}, state) for name, state in states.items()), *connections]
+        self._servers = list(servers)
+        states = await self._suspend_all(wanted)
+        return [Part({"state": name}, state) for name, state in states.items()]
 
-    async def _suspend_processes(self, wanted: Iterable[object]) -> dict[str, bytes]:
+    async def _suspend_all(self, wanted: Iterable[object]) -> dict[str, bytes]:
         found, names = _with_callback(self._kernel, "hand_over"), set(map(str, wanted))
         self.fresh = sorted(found.keys() - names)
         moving = {name: process for name, process in found.items() if name in names}
@@ -147,14 +149,14 @@ class Leaving:
                                 nursery.start_soon(self._collect, name, process, states, busy)
                     if not busy:
                         return states
-                    await self._resume_processes()
+                    await self.resume()
                     states.clear()
                     await trio.sleep(limit)
                     limit *= 2
         except* NotAllowedError as group:
-            await self._resume_processes()
+            await self.resume()
             raise _first(group) from None
-        await self._resume_processes()
+        await self.resume()
         name, why = next(iter(busy.items()))
         raise NotAllowedError(
             f"the state of {name!r} cannot be handed over: it {why} for more than {_READY:g} s"
@@ -195,19 +197,20 @@ class Leaving:
         types = self._types[number] = self._codecs.of(session)
         return types.encode(state)
 
-    async def keep(self, connections: Iterable[object]) -> None:
-        """Let these connections stay, which the successor cannot serve."""
-        await self.connections.keep(connections)
+    async def _leave_session(self, number: int, session: Process) -> None:
+        """Let a session forward its messages: its connection has moved."""
+        self._moving[number] = session
+        await self._start_to_forward(number, session)
+
+    async def _start_to_forward(self, name: str | int, process: Process) -> None:
+        assert self._link is not None
+        self._link.names[process.id] = name
+        await self._ask_suspended(process, partial(_leave, self._link.upgrade))
 
     async def resume(self) -> None:
-        """Let the suspended processes and connections go on: the successor has not taken over. All
-        of them, also if the time of the hand-over ends meanwhile.
+        """Let the suspended processes go on: the successor has not taken over. All of them, also if
+        the time of the hand-over ends meanwhile.
         """
-        with trio.CancelScope(shield=True):
-            await self._resume_processes()
-            await self.connections.resume()
-
-    async def _resume_processes(self) -> None:
         moving, self._moving = self._moving, {}
         with trio.CancelScope(shield=True):
             for process in moving.values():
@@ -222,30 +225,43 @@ class Leaving:
         """Forward the messages that wait, and all later ones: the successor has taken over. The
         connections of the processes end, since their receivers have moved.
         """
-        late = self.connections.leave()
-        self._moving |= self.connections.sessions()
-        if not self._moving:
-            return
-        self._link = link = Link(channel, self._types)
-        with suppress(OSError):  # the successor has ended
-            for part in late:
-                await channel.say(part.line, body=part.body)
+        self._link = Link(channel, self._types)
         for name, process in self._moving.items():
-            await self._ask_suspended(process, partial(_leave, name, link))
+            await self._start_to_forward(name, process)
+
+    async def move_connections(self, channel: Channel) -> None:
+        """Move the connections that have sessions: the successor has taken over."""
+        await self.connections.move(channel, self._servers)
+
+    async def forward_sessions(self) -> None:
+        """Forward the messages to the sessions that have moved."""
+        await self.connections.leave()
 
     async def pass_answers(self) -> None:
         """Pass the answers of the successor to the callers in this program."""
         if self._link is not None:
-            await self._link.pass_answers(self._kernel)
+            await self._link.pass_answers(self._kernel, self.connections.hear)
+            self.connections.end()
 
     async def flush(self) -> None:
         """Wait until the messages that have come so far are forwarded."""
         with trio.move_on_after(_LAST):
             for process in self._moving.values():
-                with suppress(TargetDownError):  # it has ended, behind its last message
-                    await self._kernel.calls.ask(
-                        self._kernel.pid, process, process.id, Lane.MAIN, FENCE, "fence", None, None
-                    )
+                await self._wait_for(process)
+
+    async def _forward_waiting(self) -> None:
+        """The same for the processes with names, most of which have nothing to forward."""
+        for name, process in self._moving.items():
+            if isinstance(name, str) and not has_served(process):
+                await self._wait_for(process)
+
+    async def _wait_for(self, process: Process) -> None:
+        """Wait until a process has forwarded the messages that have come so far."""
+        if process.accepting:
+            with suppress(TargetDownError):  # it has ended, behind its last message
+                await self._kernel.calls.ask(
+                    self._kernel.pid, process, process.id, Lane.MAIN, FENCE, "fence", None, None
+                )
 
     async def wait_gone(self) -> None:
         """Wait until the moved processes have ended: then none forwards a message."""
@@ -264,10 +280,11 @@ class Leaving:
         )
 
     async def _ask_suspended(self, process: Process, request: object) -> None:
-        with suppress(TargetDownError):  # it has ended: there is nothing to resume or to forward
-            await ask(
-                self._kernel, self._kernel.pid, process, process.id, "hand_over", request, None
-            )
+        if process.accepting:  # else it ends or has ended, and answers no more
+            with suppress(TargetDownError):
+                await ask(
+                    self._kernel, self._kernel.pid, process, process.id, "hand_over", request, None
+                )
 
 
 def _first(group: BaseExceptionGroup[NotAllowedError]) -> NotAllowedError:
@@ -303,27 +320,18 @@ async def _give(held: set[PID], process: Process, caller: Caller) -> Reason | No
     return await suspend(process, caller)
 
 
-async def _leave(name: str | int, link: Link, process: Process, caller: Caller) -> Reason:
+async def _leave(upgrade: Upgrade, process: Process, caller: Caller) -> Reason:
     """Go on as a process that forwards its messages."""
-    spec = ChildSpec(str(name), ForwardingProcess, name, link)
-    Upgrade(str(name), spec, _nothing).perform(process)
+    upgrade.perform(process)
     process.requeue_postponed()
     for timer in tuple(process.timers or ()):
         timer.cancel()
-    for meta in tuple(process.router.registry.aliases.values()):
+    for owned in tuple((process.owned or {}).values()):
         # A server goes on until its sessions have ended.
-        if (
-            isinstance(meta, Meta)
-            and meta.process is process
-            and not isinstance(meta.behaviour, Listener)
-        ):
-            meta.finish_without_blame(Shutdown())
+        if isinstance(owned, Meta) and not isinstance(owned.behaviour, Listener):
+            owned.finish_without_blame(Shutdown())
     await resume(process, caller)
     return AGAIN
-
-
-def _nothing(_old: object, _new: object) -> None:
-    """Keep no attribute: the state has moved."""
 
 
 class Arriving:
@@ -333,6 +341,8 @@ class Arriving:
         self._kernel = kernel
         self._codecs = _Codecs(kernel)
         self.connections: ArrivingConnections = ArrivingConnections(kernel, self._give)
+        self.connections_have_arrived = trio.Event()
+        """All that the predecessor could move."""
 
     def names(self) -> list[str]:
         """The names of the processes that take a state over."""
@@ -367,17 +377,37 @@ class Arriving:
 
     async def serve(self, channel: Channel) -> None:
         """Serve the messages that the predecessor forwards, until it has ended."""
-        sessions = self.connections.sessions()
-        named = _with_callback(self._kernel, "take_over")
-        if named or sessions:
-            types: dict[str | int, MessageTypes] = {}
-            for name, process in named.items():
-                types[name] = self._codecs.of(process)
-            for number, session in sessions.items():
-                types[number] = self._codecs.of(session)
-            targets = {number: session.id for number, session in sessions.items()}
-            late = self.connections.write_late
-            await serve_forwarded(self._kernel, channel, types, targets, late)
+        named, connections = _with_callback(self._kernel, "take_over"), self.connections
+        put, batches = trio.open_memory_channel[Line](inf)
+
+        def find(name: str | int) -> "tuple[str | PID, MessageTypes]":
+            if isinstance(name, str):
+                return name, self._codecs.of(named[name])
+            session = connections.session(name)
+            return session.id, self._codecs.of(session)
+
+        def take(line: Line) -> None:
+            if "batch" in line:
+                connections.keep(channel.take_descriptors())
+                put.send_nowait(line)
+            elif "late" in line:
+                connections.write_late(line)
+            elif "moved" in line:
+                self.connections_have_arrived.set()
+
+        async def take_batches() -> None:
+            async for batch in batches:
+                await connections.take(batch, channel)
+
+        try:
+            if named or connections.servers():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(take_batches)
+                    await serve_forwarded(self._kernel, channel, find, take)
+                    put.close()  # the last batch may be ours
+        finally:
+            self.connections_have_arrived.set()
+            connections.forget()
 
 
 async def _take(state: object, process: Process, caller: Caller) -> None:

@@ -156,7 +156,6 @@ class Succession:
         except (NotAllowedError, OSError) as error:
             if predecessor is None:
                 raise
-            arriving.connections.forget()
             self._failure = (
                 NotAllowedError(f"{self._goes_on}: this one cannot wait for successors: {error}")
                 if isinstance(error, OSError)
@@ -165,7 +164,6 @@ class Succession:
             node.stop()
             return False
         self._sockets.release()
-        arriving.connections.begin()
         for meta in kernel_of(node).router.registry.aliases.values():
             if isinstance(meta, Meta) and isinstance(meta.behaviour, Listener):
                 meta.behaviour.look_again()
@@ -181,19 +179,17 @@ class Succession:
         Raises:
             NotAllowedError: the predecessor goes on.
         """
-        states, connections = dict[str, bytes](), list[Line]()
+        states = dict[str, bytes]()
         answer, goes_on = dict[str, Any](), self._goes_on
         with suppress(OSError):
             servers = arriving.connections.servers()
-            await predecessor.say({"up": True, "takes": arriving.names(), "servers": servers})
+            await predecessor.say({"up": True, "takes": arriving.names(), "connections": servers})
             while "yours" not in answer:
                 answer = await self._hear(predecessor)
                 if "state" in answer:
                     states[str(answer["state"])] = answer["body"]
-                elif "connection" in answer:
-                    connections.append(answer)
                 elif "states" in answer:
-                    await self._give_states(arriving, states, connections, predecessor)
+                    await self._give_states(arriving, states, predecessor)
                     for name in answer.get("fresh", ()):
                         node.log.warning(arriving.why_fresh(name), process=name)
                 elif "late" in answer:
@@ -220,19 +216,15 @@ class Succession:
             node.log.warning("the running program has ended before it has agreed to the hand-over")
 
     async def _give_states(
-        self,
-        arriving: Arriving,
-        states: dict[str, bytes],
-        connections: list[Line],
-        predecessor: Channel,
+        self, arriving: Arriving, states: dict[str, bytes], predecessor: Channel
     ) -> None:
-        """Give the processes and sessions their states.
+        """Give the processes their states.
 
         Raises:
             NotAllowedError: a process cannot take its state over, or the predecessor has given up
                 meanwhile.
         """
-        refusal, staying, late = "", list[int](), Line()
+        refusal, late = "", Line()
         async with trio.open_nursery() as nursery:
 
             async def listen() -> None:
@@ -245,8 +237,6 @@ class Succession:
             try:
                 with trio.fail_after(_SILENCE):
                     await arriving.take_over(states)
-                descriptors = predecessor.take_descriptors()
-                staying = await arriving.connections.prepare(connections, descriptors)
             except NotAllowedError as error:
                 refusal = str(error)
             except trio.TooSlowError:  # of a predecessor that has ended, and says nothing
@@ -261,7 +251,7 @@ class Succession:
             with suppress(OSError):
                 await predecessor.say({"refused": refusal})
             raise NotAllowedError(f"{self._goes_on}: {refusal}")
-        await predecessor.say({"taken": True, "stay": staying})
+        await predecessor.say({"taken": True})
 
     @property
     def _goes_on(self) -> str:
@@ -335,6 +325,7 @@ class Succession:
             async with served:
                 if not self.serves:
                     return  # it finds the program that has taken over
+                await self._await_connections()
                 leaving = Leaving(kernel_of(node))
                 self._next.report({"begun": True})
                 why = await self._hand_over(channel, first, leaving)
@@ -343,24 +334,14 @@ class Succession:
                     self._next.report({"failed": why})
                     return
                 self._accepting.cancel()
-            node.log.info(
-                "a successor has taken over",
-                name=self._name,
-                connections=leaving.connections.moved,
-                staying=dict(leaving.connections.staying),
-            )
             await leaving.forward(channel)
-            self._next.report(
-                {
-                    "done": True,
-                    "sockets": sorted(self._sockets.to_hand_over()),
-                    "states": leaving.moved,
-                    "fresh": leaving.fresh,
-                    "connections": leaving.connections.moved,
-                    "staying": leaving.connections.staying,
-                }
-            )
-            await self._end_after(node, leaving)
+            await self._end_after(node, leaving, channel)
+
+    async def _await_connections(self) -> None:
+        """Wait for the connections of the predecessor, which are to move on, too."""
+        if self._arriving is not None:
+            with trio.move_on_after(_DRAIN):
+                await self._arriving.connections_have_arrived.wait()
 
     async def _hand_over(self, channel: Channel, first: Line, leaving: Leaving) -> str:
         """Hand over to a successor. Returns why this program goes on; empty if it does not.
@@ -380,9 +361,26 @@ class Succession:
             second.unlink(missing_ok=True)
         return why
 
-    async def _end_after(self, node: Node, leaving: Leaving) -> None:
-        """Finish the work of this program. Its moved processes forward their messages until the
-        node is down: the others may send while they stop.
+    def _report(self, node: Node, leaving: Leaving) -> None:
+        """Say what has moved."""
+        moved, staying = leaving.connections.moved, dict(leaving.connections.staying)
+        node.log.info(
+            "a successor has taken over", name=self._name, connections=moved, staying=staying
+        )
+        self._next.report(
+            {
+                "done": True,
+                "sockets": sorted(self._sockets.to_hand_over()),
+                "states": leaving.moved,
+                "fresh": leaving.fresh,
+                "connections": moved,
+                "staying": staying,
+            }
+        )
+
+    async def _end_after(self, node: Node, leaving: Leaving, channel: Channel) -> None:
+        """Move the connections, and finish the work of this program. Its moved processes forward
+        their messages until the node is down: the others may send while they stop.
         """
         is_done = trio.Event()
 
@@ -402,9 +400,14 @@ class Succession:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pass_answers)
             try:
+                try:
+                    await leaving.move_connections(channel)
+                    self._report(node, leaving)
+                finally:
+                    await leaving.forward_sessions()
                 async with trio.open_nursery() as work:
                     work.start_soon(await_predecessor)
-                    await node.drain(_DRAIN)  # at once: the successor accepts
+                    await node.drain(_DRAIN)
                 await leaving.flush()
                 node.stop()
             finally:

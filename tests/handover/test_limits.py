@@ -29,6 +29,8 @@ from tests.handover.test_moved_connections import (
     move_to,
     own_sockets,
     receive,
+    say_batch,
+    succeed,
 )
 from tests.handover.test_moved_processes import counter, old_program
 from tests.handover.test_steps import (
@@ -57,27 +59,86 @@ def few_descriptors(free: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-async def test_connections_without_a_descriptor_stay_and_the_others_move(
-    place: Path, autojump_clock: Any
+async def test_connections_stay_if_no_descriptor_is_left_for_their_turn(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = list[Any]()
-    async with old_program(door(Visitor, unix=place), log_level="info", limit=inf) as (old, _):
+
+    def make_turn() -> int:
+        raise OSError("no descriptor is left")
+
+    monkeypatch.setattr("ergo_py.handover.moved_connections.make_turn", make_turn)
+    async with old_program(door(Visitor, unix=place), log_level="info", limit=inf) as (old, start):
         old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
-        peers = [await connect(place) for _ in range(40)]
+        peer = await connect(place)
+        assert await receive(peer, 8) == b"welcome\n"
+        new = await start(door(Visitor, unix=place), limit=inf)
+        await new.serves.wait()
+        await peer.send_all(b"Ann\n")
+        assert await receive(peer, 6) == b"1 Ann\n"
+        await peer.aclose()
+        await old.has_ended.wait()
+        (taken,) = (record for record in log if record.event == "a successor has taken over")
+        assert taken.fields["staying"] == {"no descriptor is left": 1}
+
+
+MOVES = "ergo_py.handover.moved_connections."
+
+
+@pytest.mark.parametrize(
+    "seconds, staying", [(60.0, {}), (0.0, {"not moved in time": 5})], ids=["all", "late"]
+)
+async def test_connections_move_in_batches_as_long_as_there_is_time(
+    seconds: float,
+    staying: dict[str, int],
+    place: Path,
+    autojump_clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = list[Any]()
+    monkeypatch.setattr(f"{MOVES}_BATCH", 2)
+    monkeypatch.setattr(f"{MOVES}_MOVE", seconds)
+    async with old_program(door(Visitor, unix=place), log_level="info", limit=inf) as (old, start):
+        old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
+        peers = [await connect(place) for _ in range(5)]
         for peer in peers:
-            assert await receive(peer, 8) == b"welcome\n"
+            await peer.send_all(b"Ann\n")
+            assert await receive(peer, 14) == b"welcome\n1 Ann\n"
+        new = await start(door(Visitor, unix=place), limit=inf)
+        await new.serves.wait()
+        for peer in peers:
+            await peer.send_all(b"Lee\n")
+            assert await receive(peer, 6) == b"2 Lee\n"
+            await peer.aclose()
+        await old.has_ended.wait()
+        (taken,) = (record for record in log if record.event == "a successor has taken over")
+        assert taken.fields["staying"] == staying
+        assert taken.fields["connections"] == 5 - sum(staying.values())
+
+
+class Large(Visitor):
+    """Has more state than a socket takes at once."""
+
+    def hand_over(self) -> object:
+        return bytes(10_000_000)
+
+
+async def test_a_connection_goes_on_when_the_next_program_does_not_read_its_batch(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with old_program(door(Large, unix=place), limit=inf) as (old, _):
+        peer = await connect(place)
+        assert await receive(peer, 8) == b"welcome\n"
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
-            with few_descriptors(40):
-                await move_to(channel, "states", "taken", "yours", "mine")
-            for peer in peers:
-                await peer.aclose()
-            await old.has_ended.wait()
-        (taken,) = (record for record in log if record.event == "a successor has taken over")
-        moved, staying = taken.fields["connections"], taken.fields["staying"]
-        assert moved
-        assert staying == {"no descriptor is left": 40 - moved}
+            await succeed(channel)
+            await trio.testing.wait_all_tasks_blocked()
+            await peer.send_all(b"Ann\n")
+            assert await receive(peer, 6) == b"1 Ann\n"
+            assert await channel.hear() == {}
+            assert not old.has_ended.is_set()  # it has cut the channel in the middle of the line
+        await peer.aclose()
 
 
 class Postponing(StateMachine):
@@ -146,7 +207,7 @@ async def test_a_session_that_a_person_has_suspended_stays_suspended(
 ) -> None:
     async with visited(place) as (old, (session, _), _, channel):
         await old.node.suspend(session)
-        assert await move_to(channel, "states") == {}
+        assert await move_to(channel) == {}
         channel.close()
         await trio.testing.wait_all_tasks_blocked()
         assert await old.node.resume(session)
@@ -164,20 +225,22 @@ async def test_a_connection_that_ends_during_its_move_ends_in_the_next_program(
     end: str, place: Path, autojump_clock: Any
 ) -> None:
     async with visited(place) as (old, (session, connection), peer, channel):
-        await move_to(channel, "states", "taken", "yours")
+        await move_to(channel)
         ENDS[end](old, session, connection)
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(BlockingIOError):
             os.read(peer.socket.fileno(), 1)  # the old program leaves the socket alone
-        await channel.say({"mine": True})
+        await channel.say({"begun": 1, "stay": []})
         assert await channel.hear() == {"late": 1, "closes": True, "body": b""}
+        assert await channel.hear() == {"moved": 1}
+        await old.has_ended.wait()
 
 
 async def test_a_close_during_a_move_that_fails_is_done_by_the_old_program(
     place: Path, autojump_clock: Any
 ) -> None:
     async with visited(place) as (old, (_, connection), peer, channel):
-        await move_to(channel, "states")
+        await move_to(channel)
         old.node.send(connection, TCP.Close(linger=1000))
         await trio.testing.wait_all_tasks_blocked()
         channel.close()
@@ -185,9 +248,7 @@ async def test_a_close_during_a_move_that_fails_is_done_by_the_old_program(
             assert await peer.receive_some() == b""
 
 
-async def test_a_connection_with_waiting_callers_stays_and_a_later_call_is_answered(
-    place: Path, autojump_clock: Any
-) -> None:
+async def test_a_connection_with_waiting_callers_stays(place: Path, autojump_clock: Any) -> None:
     async with visited(place) as (old, (_, connection), peer, channel):
         sizes = list[int]()
 
@@ -197,19 +258,28 @@ async def test_a_connection_with_waiting_callers_stays_and_a_later_call_is_answe
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send, 800_000)
             await trio.testing.wait_all_tasks_blocked()
-            assert await move_to(channel, "states") == {}  # it stays
-            channel.close()
+            assert await move_to(channel) == {}  # it stays
             await receive(peer, 800_000)
-        again = await connect_to_program("shop")
-        assert again is not None
-        with closing(again):
-            await move_to(again, "states", "taken", "yours")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(send, 7)
-                await trio.testing.wait_all_tasks_blocked()
-                await again.say({"mine": True})
-                assert (await again.hear())["body"] == bytes(7)
-        assert sizes == [800_000, 7]
+        assert sizes == [800_000]
+
+
+async def test_a_call_during_a_move_is_answered_when_the_bytes_are_forwarded(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with visited(place) as (old, (_, connection), _, channel):
+        sizes = list[int]()
+
+        async def send() -> None:
+            sizes.append(await old.node.call(connection, TCP.Send(bytes(7)), timeout=None))
+
+        await move_to(channel)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sizes == []
+            await channel.say({"begun": 1, "stay": []})
+            assert (await channel.hear())["body"] == bytes(7)
+        assert sizes == [7]
 
 
 async def test_a_program_without_a_descriptor_for_a_successor_tries_again(
@@ -240,25 +310,10 @@ async def test_a_line_of_deeply_nested_json_is_another_language(autojump_clock: 
         assert await channel.hear() == {}
 
 
-async def precede(channel: Channel, sock: socket.socket, taken: dict[str, Any]) -> None:
-    """Play the steps of a predecessor with a connection, before the turn."""
-    for act in PREDECESSOR[: PREDECESSOR.index("yours")]:
-        if act == "state":
-            inode = os.fstat(sock.fileno()).st_ino
-            line = {"connection": 1, "server": "door", "unread": 0, "unsent": 0, "socket": inode}
-            await channel.say(line, (sock.fileno(),), b"\x05")
-        elif act == "taken":
-            assert await channel.hear() == taken
-        else:
-            await act_as_predecessor(channel, act)
-
-
 @pytest.mark.parametrize("lost", ["file", "turn"])
-async def test_a_successor_that_fails_at_its_turn_leaves_the_connections_alone(
+async def test_a_successor_that_fails_at_its_turn_ends(
     lost: str, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs, ours = socket.socketpair()
-
     def rename(*_: object) -> None:
         raise OSError("no space is left")
 
@@ -267,7 +322,8 @@ async def test_a_successor_that_fails_at_its_turn_leaves_the_connections_alone(
         monkeypatch.setattr("ergo_py.handover.succession.os", without)
 
     async def play(channel: Channel) -> None:
-        await precede(channel, theirs, {"taken": True, "stay": []})
+        for act in PREDECESSOR[: PREDECESSOR.index("yours")]:
+            await act_as_predecessor(channel, act)
         if lost == "file":
             await act_as_predecessor(channel, "yours")
         else:
@@ -278,29 +334,30 @@ async def test_a_successor_that_fails_at_its_turn_leaves_the_connections_alone(
         await new.has_ended.wait()
         cause = "cannot wait for successors: no space" if lost == "file" else "no descriptor left"
         assert cause in new.failure
-        theirs.send(b"!")
-        assert ours.recv(9) == b"!"
 
-    with theirs, ours:
-        await meet_predecessor(place, play, check, door(Visitor, unix=place))
+    await meet_predecessor(place, play, check)
 
 
 async def test_a_successor_without_descriptors_lets_connections_stay(
     place: Path, autojump_clock: Any
 ) -> None:
     theirs, ours = socket.socketpair()
+    answered = trio.Event()
 
     async def play(channel: Channel) -> None:
+        for act in PREDECESSOR:
+            await act_as_predecessor(channel, act)
         with few_descriptors(10):
-            await precede(channel, theirs, {"taken": True, "stay": [1]})
-        await act_as_predecessor(channel, "yours")
+            await say_batch(channel, theirs)
+            assert await channel.hear() == {"begun": 1, "stay": [1, 2]}
+        answered.set()
         await trio.sleep_forever()
 
     async def check(new: Any) -> None:
-        await new.serves.wait()
+        await answered.wait()
 
     with theirs, ours:
-        await meet_predecessor(place, play, check, door(Visitor, unix=place))
+        await meet_predecessor(place, play, check, [*counter(), *door(Visitor, unix=place)])
 
 
 async def test_a_successor_that_hangs_with_a_state_hears_that_it_is_late(

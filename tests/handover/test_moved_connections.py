@@ -4,12 +4,13 @@ has named sockets of its own.
 
 import os
 import socket
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import cycle
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from ergo_py.meta import TCP, Delimiter, TCPServer, UnixServer
 from examples.guide.moved_session import Visitor
 from tests.actors import LogKeeper
 from tests.handover.test_moved_processes import SOCKETS, Gate, counter, fail, old_program
-from tests.handover.test_steps import PREDECESSOR, act_as_predecessor, meet_predecessor
+from tests.handover.test_steps import PREDECESSOR, act_as_predecessor, meet_predecessor, turn_of
 from tests.handover.test_succession import place
 from tests.support import loopback_of_this_program
 
@@ -276,16 +277,13 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "hangs": (Visitor, Hanging, {}, "refused by the next version"),
     "threads": (Visitor, Visitor, {"reader": "thread"}, "reader threads"),
     "owner": (None, Visitor, {}, "no sessions"),
-    "descriptors": (Visitor, Visitor, {}, "no descriptor is left"),
+    "descriptors": (Visitor, Visitor, {}, "refused by the next version"),
     "busy": (Waiting, Visitor, {}, "busy"),
 }
 
 
-class NoDescriptors:
-    """The operating system when a program has no descriptor left."""
-
-    def dup(self, descriptor: int) -> int:
-        raise OSError("no descriptor is left")
+def fail_to_copy(_: int) -> int:
+    raise OSError("no descriptor is left")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "threads"])
@@ -308,7 +306,8 @@ async def upgrade_beside_a_connection(
     session, next_session, options, why = CASES[case]
     go_on, log = trio.Event(), list[Any]()
     if case == "descriptors":
-        monkeypatch.setattr("ergo_py.handover.moved_connections.os", NoDescriptors())
+        without = SimpleNamespace(**{**vars(os), "dup": fail_to_copy})
+        monkeypatch.setattr("ergo_py.handover.moved_connections.os", without)
     if case == "busy":
         session = partial(Waiting, go_on)
     children = door(session, unix=place, **options)
@@ -321,6 +320,8 @@ async def upgrade_beside_a_connection(
 
         new = await start(door(next_session, unix=place), limit=inf)
         await new.serves.wait()
+        if case == "busy":
+            await trio.sleep(1)  # virtual: it was not ready in time
         go_on.set()
         await peer.send_all(b"Bob\n")
         answer = b"Bob" if case == "owner" else b"2 Bob\n"
@@ -348,27 +349,44 @@ async def test_a_connection_goes_on_when_the_next_program_refuses_a_state(
         await peer.aclose()
 
 
-async def move_to(channel: Channel, *acts: str) -> dict[str, Any]:
-    """Play the acts of a successor that takes connections. Returns the line of the connection."""
-    found: dict[str, Any] = {}
+async def move_to(channel: Channel) -> dict[str, Any]:
+    """Play a successor that takes over, up to the first batch of connections. Returns its line;
+    empty if there is none.
+    """
+    await succeed(channel)
+    line = await channel.hear()
+    return line if "batch" in line else {}
+
+
+async def succeed(channel: Channel) -> None:
+    """Play a successor that takes over."""
     await channel.say({"take": 1})
     await channel.hear()
-    await channel.say({"up": True, "takes": [], "servers": ["door"]})
-    for act in acts:
-        if act in ("taken", "mine"):
-            await channel.say({act: True})
-            continue
-        line: dict[str, Any] = {}
-        while act not in line:
-            line = await channel.hear()
-            found = line if "connection" in line else found
-    return found
+    await channel.say({"up": True, "takes": [], "connections": ["door"]})
+    assert await channel.hear() == {"states": 0, "fresh": []}
+    await channel.say({"taken": True})
+    assert "yours" in await channel.hear()
+    *listening, turn = channel.take_descriptors()
+    assert take_turn(turn)
+    for descriptor in (*listening, turn):
+        os.close(descriptor)
+    await channel.say({"mine": True})
+
+
+@contextmanager
+def batch_of(channel: Channel) -> Iterator[tuple[int, list[int]]]:
+    """The turn of a batch, and its sockets."""
+    turn, *sockets = channel.take_descriptors()
+    try:
+        yield turn, sockets
+    finally:
+        for descriptor in (turn, *sockets):
+            os.close(descriptor)
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["killed", "hangs"])
-@pytest.mark.parametrize("acts", range(1, 4))
-async def test_a_connection_goes_on_when_the_next_program_is_killed_or_hangs(
-    acts: int, hangs: bool, place: Path, autojump_clock: Any
+async def test_a_connection_goes_on_when_the_next_program_is_killed_or_hangs_with_it(
+    hangs: bool, place: Path, autojump_clock: Any
 ) -> None:
     addresses = list[PID | Alias]()
     children = door(partial(Visit, [], addresses), unix=place, send_buffer=4096)
@@ -379,15 +397,40 @@ async def test_a_connection_goes_on_when_the_next_program_is_killed_or_hangs(
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
-            moved = await move_to(channel, *["states", "taken", "yours"][:acts])
-            assert moved["body"][:4] == b"half"
-            old.node.send(addresses[1], TCP.Send(b"late\n"))
-            if hangs:
-                await trio.sleep(300)  # virtual: longer than all limits
+            batch = await move_to(channel)
+            with batch_of(channel) as (turn, _):
+                ((*_, unread, unsent, state),) = batch["connections"]
+                assert batch["body"][:unread] == b"half"
+                assert len(batch["body"]) == unread + unsent + state
+                old.node.send(addresses[1], TCP.Send(b"late\n"))
+                if not hangs:
+                    channel.close()
 
-        assert await receive(peer, 80_005) == numbered(80_000) + b"late\n"
-        await peer.send_all(b" a line\n")
-        assert await receive(peer, 14) == b"2 half a line\n"
+                assert await receive(peer, 80_005) == numbered(80_000) + b"late\n"
+                await peer.send_all(b" a line\n")
+                assert await receive(peer, 14) == b"2 half a line\n"
+                assert not take_turn(turn)
+        await peer.aclose()
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["killed", "hangs"])
+async def test_the_old_program_lets_go_of_a_batch_with_a_taken_turn(
+    hangs: bool, place: Path, autojump_clock: Any
+) -> None:
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
+        peer = await connect(place)
+        assert await receive(peer, 8) == b"welcome\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            await move_to(channel)
+            with batch_of(channel) as (turn, _):
+                assert take_turn(turn)
+                await peer.send_all(b"Ann\n")
+                if not hangs:
+                    channel.close()
+                await old.has_ended.wait()
+                assert take_at_once(peer) == b""
         await peer.aclose()
 
 
@@ -403,16 +446,15 @@ async def test_the_old_program_leaves_the_socket_alone_and_forwards_late_bytes(
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
-            moved = await move_to(channel, "states", "taken", "yours")
-            listening, taken, turn = channel.take_descriptors()
-            assert take_turn(turn)
-            os.close(turn)
-            os.close(listening)
+            batch = await move_to(channel)
+            with batch_of(channel) as (turn, sockets):
+                assert take_turn(turn)
+                taken = os.dup(sockets[0])
             old.node.send(addresses[1], TCP.Send(b"late\n"))
             old.node.send(addresses[1], TCP.Close())
             first = take_at_once(peer)  # makes room for more, which the old must not use
             await trio.testing.wait_all_tasks_blocked()
-            await channel.say({"mine": True})
+            await channel.say({"begun": 1, "stay": []})
             assert await channel.hear() == {"late": 1, "closes": True, "body": b"late\n"}
             await old.has_ended.wait()
 
@@ -420,33 +462,80 @@ async def test_the_old_program_leaves_the_socket_alone_and_forwards_late_bytes(
                 trio.socket.from_stdlib_socket(socket.socket(fileno=taken))
             ) as ours:
                 async with trio.open_nursery() as nursery:
-                    unread, unsent = moved["unread"], moved["unsent"]
-                    nursery.start_soon(ours.send_all, moved["body"][unread : unread + unsent])
+                    ((*_, unread, unsent, _),) = batch["connections"]
+                    nursery.start_soon(ours.send_all, batch["body"][unread : unread + unsent])
                     assert first + await receive(peer, 80_000 - len(first)) == numbered(80_000)
                 await peer.send_all(b"!")
                 assert await ours.receive_some(9) == b"!"
             await peer.aclose()
 
 
+class Telling(Visitor):
+    """Sends messages to a process that has moved, just before its own move."""
+
+    def hand_over(self) -> object:
+        for number in range(50):
+            self.send("counter", number)
+        return 0
+
+
+async def test_a_session_moves_after_the_messages_that_it_has_sent(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with old_program([*counter(), *door(Telling, unix=place)], limit=inf):
+        peer = await connect(place)
+        assert await receive(peer, 8) == b"welcome\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            for line in (
+                {"take": 1},
+                {"up": True, "takes": ["counter"], "connections": ["door"]},
+                {"taken": True},
+                {"mine": True},
+            ):
+                await channel.say(line)
+            heard = list[str]()
+            while heard[-1:] != ["batch"]:
+                heard.append(next(iter(await channel.hear())))
+            assert heard == ["sockets", "state", "states", "yours", *["message"] * 50, "batch"]
+        await peer.aclose()
+
+
+async def give_batch(
+    channel: Channel, sock: socket.socket, byte: bytes = b".", sent: bytes = b""
+) -> None:
+    """Play a predecessor up to a batch."""
+    for act in PREDECESSOR:
+        await act_as_predecessor(channel, act)
+    await say_batch(channel, sock, byte, sent)
+
+
+async def say_batch(
+    channel: Channel, sock: socket.socket, byte: bytes = b".", sent: bytes = b""
+) -> None:
+    """Send a batch of two connections. The second has lost its descriptor."""
+    turn = turn_of(byte)
+    parts = (b"Ann", sent, b"\x05")
+    sizes = [len(part) for part in parts]
+    connections = [
+        [1, "door", os.fstat(sock.fileno()).st_ino, *sizes],
+        [2, "door", 0, *sizes],
+    ]
+    line = {"batch": 1, "turn": os.fstat(turn).st_ino, "connections": connections}
+    await channel.say(line, (turn, sock.fileno()), b"".join(parts) * 2)
+    os.close(turn)
+
+
 async def test_the_next_program_writes_unsent_bytes_before_late_bytes(
     place: Path, autojump_clock: Any
 ) -> None:
     theirs, ours = socket.socketpair()
-    body = b"Ann" + b"unsent\n" + b"\x05"
-    line = {"connection": 1, "server": "door", "unread": 3, "unsent": 7}
 
     async def play(channel: Channel) -> None:
         with theirs:
-            for act in PREDECESSOR:
-                if act == "state":
-                    line["socket"] = os.fstat(theirs.fileno()).st_ino
-                    # The first has lost its descriptor.
-                    await channel.say({**line, "connection": 2, "socket": 0}, body=body)
-                    await channel.say(line, (theirs.fileno(),), body)
-                elif act == "taken":
-                    assert await channel.hear() == {"taken": True, "stay": [2]}
-                else:
-                    await act_as_predecessor(channel, act)
+            await give_batch(channel, theirs, sent=b"unsent\n")
+            assert await channel.hear() == {"begun": 1, "stay": [2]}
         await channel.say({"late": 1, "closes": True}, body=b"late\n")
         await trio.sleep_forever()
 
@@ -456,4 +545,87 @@ async def test_the_next_program_writes_unsent_bytes_before_late_bytes(
             await peer.send_all(b"a\n")
             assert await peer.receive_some(1) == b""
 
-    await meet_predecessor(place, play, check, door(Visitor, unix=place))
+    await meet_predecessor(place, play, check, [*counter(), *door(Visitor, unix=place)])
+
+
+class TakingLater(Plain):
+    """Takes its state over when the test lets it."""
+
+    def __init__(self, go_on: trio.Event) -> None:
+        self.go_on = go_on
+
+    async def take_over(self, state: Any) -> None:
+        await self.go_on.wait()
+        self.lines = state
+
+
+async def test_the_next_program_serves_the_batch_of_an_ended_predecessor(
+    place: Path, autojump_clock: Any
+) -> None:
+    theirs, ours = socket.socketpair()
+    go_on = trio.Event()
+
+    async def play(channel: Channel) -> None:
+        with theirs:
+            await give_batch(channel, theirs)
+
+    async def check(new: Any) -> None:
+        await new.serves.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        go_on.set()
+        async with trio.SocketStream(trio.socket.from_stdlib_socket(ours)) as peer:
+            await peer.send_all(b" Lee\n")
+            assert await receive(peer, 10) == b"6 Ann Lee\n"
+
+    children = [*counter(), *door(partial(TakingLater, go_on), unix=place)]
+    await meet_predecessor(place, play, check, children)
+
+
+async def test_the_next_program_discards_a_batch_without_a_turn(
+    place: Path, autojump_clock: Any
+) -> None:
+    theirs, ours = socket.socketpair()
+    answered = trio.Event()
+
+    async def play(channel: Channel) -> None:
+        await give_batch(channel, theirs, b"")
+        assert await channel.hear() == {"begun": 1, "stay": [1, 2]}
+        answered.set()
+        await trio.sleep_forever()
+
+    async def check(new: Any) -> None:
+        await answered.wait()
+        theirs.send(b"!")
+        assert ours.recv(9) == b"!"
+        ours.send(b"Lee\n")
+        assert theirs.recv(9) == b"Lee\n"
+
+    with theirs, ours:
+        await meet_predecessor(place, play, check, [*counter(), *door(Visitor, unix=place)])
+
+
+async def test_a_program_hands_over_when_all_connections_of_its_predecessor_have_come(
+    place: Path, autojump_clock: Any
+) -> None:
+    asked, answers = trio.Event(), list[str]()
+
+    async def play(channel: Channel) -> None:
+        for act in PREDECESSOR:
+            await act_as_predecessor(channel, act)
+        await asked.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        answers.append("moved")
+        await channel.say({"moved": 0})
+        await trio.sleep_forever()
+
+    async def check(new: Any) -> None:
+        await new.serves.wait()
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            await channel.say({"take": 1})
+            asked.set()
+            answers.extend(await channel.hear())
+
+    await meet_predecessor(place, play, check, [*counter(), *door(Visitor, unix=place)])
+    assert answers == ["moved", "sockets"]

@@ -86,9 +86,6 @@ class NoStates:
     async def suspend(self, wanted: Iterable[object], servers: Iterable[object] = ()) -> list[Part]:
         raise AssertionError
 
-    async def keep(self, connections: Iterable[object]) -> None:
-        raise AssertionError
-
     async def resume(self) -> None:
         """Resume none."""
 
@@ -172,7 +169,7 @@ async def test_a_successor_goes_on_without_its_predecessor(
                 assert (place / FILE).exists()
                 succession.end()
 
-    up = {"up": True, "takes": [], "servers": []}
+    up = {"up": True, "takes": [], "connections": []}
     assert heard == [STEPS[0], up, STEPS[2]][: 1 if not steps else steps + 1]
     assert not (place / FILE).exists() or not steps
 
@@ -233,7 +230,7 @@ async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
         finally:
             succession.end()
 
-    assert heard[-3:] == [{"sockets": ["echo"]}, {"yours": True, "turn": True}, {}]
+    assert heard[-3:] == [{"sockets": ["echo"]}, {"yours": True, "turn": True}, {"moved": 0}]
     assert {} in heard[:-3] or len(heard) == 3
     assert (place / FILE).exists()
     os.close(named.to_hand_over()["echo"])

@@ -362,7 +362,7 @@ class Listener(MetaProcess):
         """Serve ``Drain``."""
         if not isinstance(request, Drain):
             raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
-        await self._begin_drain()
+        await self.begin_drain()
         if not self._open:
             return 0
         self._closing.drains.append(caller)
@@ -374,7 +374,7 @@ class Listener(MetaProcess):
         """Whether the server ends in order, and accepts no further connections."""
         return self._closing.is_draining
 
-    async def _begin_drain(self) -> None:
+    async def begin_drain(self) -> None:
         """Accept no further connections. Those in the queue of the system are left to the other
         holders of a shared socket; a server with a socket of its own still accepts them, since the
         system would reset them, even if it has more than ``max_connections`` then.
