@@ -4,6 +4,7 @@ import gzip
 import os
 import time
 from collections.abc import Callable
+from errno import EACCES, EIO, EMFILE, ENFILE, ENOMEM
 from pathlib import Path
 from typing import Any
 
@@ -473,6 +474,24 @@ async def test_a_link_that_appears_after_the_path_is_resolved_is_not_followed(
 
     assert reply.status == 404
     assert b"secret" not in reply.body
+
+
+@pytest.mark.parametrize(
+    "code, status", [(EMFILE, 503), (ENFILE, 503), (ENOMEM, 503), (EIO, 503), (EACCES, 404)]
+)
+async def test_a_file_that_the_machine_cannot_open_now_is_not_missing(
+    public: Path, code: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (public / "sub" / "page.txt").write_text("public")
+
+    def fail() -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(directory, "is_local", lambda device: False)
+    async with serving(routes=[Files("/", public)]) as served:
+        reply = await opened_before(served, monkeypatch, fail)
+
+    assert reply.status == status
 
 
 async def test_a_file_that_becomes_shorter_while_it_is_sent_is_cut(public: Path) -> None:

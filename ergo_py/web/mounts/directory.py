@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Iterable
+from errno import EIO, EMFILE, ENFILE, ENOMEM
 from typing import Final
 
 from ..messages.responses import HTTPError
@@ -18,6 +19,10 @@ _LOCAL: Final = frozenset(
     )
 )
 """File systems in which a look at a file that was read before does not wait for another machine."""
+_LATER: Final = frozenset((EMFILE, ENFILE, ENOMEM, EIO))
+"""Errors of the machine and not of a path: the file may well be there, and a client or a proxy that
+gets 404 may forget it.
+"""
 _INDEX: Final = "index.html"
 WELL_KNOWN: Final = ".well-known"
 """The only name with a dot in front that is served: such a directory is public (RFC 8615)."""
@@ -82,7 +87,7 @@ class Directory:
         Returns None for a directory with an index whose path does not. Blocks: call it in a thread.
 
         Raises:
-            HTTPError: there is no such file.
+            HTTPError: there is no such file, or the machine cannot open it now.
         """
         if not _are_names(parts):
             raise HTTPError(404)
@@ -96,8 +101,8 @@ class Directory:
             elif is_folder:
                 raise FileNotFoundError(asked)
             plain = self._open(path, os.path.basename(path), "")
-        except (OSError, ValueError):
-            raise HTTPError(404) from None
+        except (OSError, ValueError) as error:
+            raise HTTPError(503 if getattr(error, "errno", None) in _LATER else 404) from None
         if is_directory and not is_folder:
             plain.close()
             return None
