@@ -1,5 +1,7 @@
 """The session between two nodes: a simulation with faults, and each rule by hand."""
 
+from math import inf, nan
+
 import pytest
 
 from ergo_py.network.protocol.frames import (
@@ -113,6 +115,14 @@ def test_a_frame_of_more_operations_than_a_node_sends_ends_the_session() -> None
 
     assert other.ops == []
     assert other.events == ["up 1", "down it sends more operations in a frame than a node does"]
+
+
+@pytest.mark.parametrize("echo, seconds", [(-inf, 5.0), (-1e9, 5.0), (inf, 0.0), (nan, 0.0)])
+def test_a_time_that_no_clock_tells_is_no_time_of_a_frame(echo: float, seconds: float) -> None:
+    _one, other = pair()
+    other.session.receive(Ack(11, 21, 0, 0, False, 0, nan, echo))
+
+    assert other.session.round_trip == seconds
 
 
 def test_an_invitation_and_its_answer_bring_both_ends_up() -> None:

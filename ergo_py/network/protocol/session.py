@@ -430,7 +430,8 @@ class Session:
         if ack.at:
             receiving.note_echo(ack.at, now)
         if ack.echo:
-            self.round_trip = max(0.0, now - ack.echo)
+            # The peer says what it likes; no answer of a living peer takes longer.
+            self.round_trip = min(max(0.0, now - ack.echo), self._timing.patience)
         if ack.resend:
             self._send_again(now)
         if receiving.known > receiving.received:
