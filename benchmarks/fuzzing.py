@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from benchmarks.budgets import Spent
-from benchmarks.targets import control, network, observer, stores, streams, web
+from benchmarks.targets import control, entities, network, observer, stores, streams, web
 from benchmarks.targets.target import Target, spliced
 
 __all__ = ["CORPUS", "TARGETS", "Tally", "corpus_of", "made_up", "main"]
@@ -36,6 +36,7 @@ TARGETS: dict[str, Target] = {
     **network.TARGETS,
     **stores.TARGETS,
     **observer.TARGETS,
+    **entities.TARGETS,
 }
 _LONGEST: Final = 1 << 18
 """Bytes of the longest inputs: costs that grow with the square of the input show there."""

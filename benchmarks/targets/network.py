@@ -128,11 +128,17 @@ def _refusal(error: Exception) -> str:
     return "refused: " + re.sub(r"['\"`\[(<].*|\d+", "n", text)[:50]
 
 
-def _decode(function: Callable[[bytes], object]) -> Callable[[bytes], str]:
+def _decode(
+    function: Callable[[bytes], object], refusals: tuple[type[Exception], ...] = ()
+) -> Callable[[bytes], str]:
+    """An error of a subclass of ValueError is not a refusal: no caller expects it."""
+
     def attempt(data: bytes) -> str:
         try:
             return f"a {type(function(data)).__name__}"
-        except (ValueError, *NOT_A_FRAME) as error:
+        except Exception as error:
+            if type(error) is not ValueError and not isinstance(error, refusals):
+                raise
             return _refusal(error)
 
     return attempt
@@ -205,7 +211,9 @@ def _target(read: Callable[[bytes], str], examples: list[bytes]) -> Target:
 TARGETS: Final[dict[str, Target]] = {
     "network value": _target(_decode_value, [TYPES.encode(value) for value in _VALUES]),
     "network reason": _target(_decode_reason, [TYPES.encode(value) for value in _VALUES]),
-    "network frame": _target(_decode(_read_whole_frame), [encode(frame) for frame in _FRAMES]),
+    "network frame": _target(
+        _decode(_read_whole_frame, NOT_A_FRAME), [encode(frame) for frame in _FRAMES]
+    ),
     "network operation": _target(_decode(decode_operation), [encode(op) for op in _OPERATIONS]),
     "network route": _target(_decode(decode_route), [encode(route) for route in _ROUTES]),
 }

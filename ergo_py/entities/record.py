@@ -136,7 +136,7 @@ class Record:
         """
         try:
             read = _decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise EntityStoreError(f"a stored record cannot be read: {error}") from None
         if read.layout != _LAYOUT:
             raise EntityStoreError(

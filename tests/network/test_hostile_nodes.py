@@ -172,6 +172,20 @@ async def confirmed(peer: Any, route: bytes, body: bytes) -> Any:
     return caller.result()
 
 
+# -- texts -----------------------------------------------------------------------------------------
+
+
+async def test_a_text_of_no_encoding_costs_the_session_only() -> None:
+    async with two_nodes(make_network("memory")) as (a, b):
+        counter = await b.spawn(Counter)
+        await hostile(a)
+        data = ops.encode_operation(ops.NodeRequest(1, "name", b""))
+        network_of(b).connections["a@test"].deliver(data.replace(b"name", b"\xffame"))
+        await until(lambda: not a.nodes() and not b.nodes())
+
+        assert await a.call(counter, Total()) == 0
+
+
 # -- lengths ---------------------------------------------------------------------------------------
 
 

@@ -287,6 +287,7 @@ async def test_a_directory_that_does_not_exist_is_an_error(meeting_place: Path) 
         struct.pack(">I", 6) + b"c@test" + b"\xff\xff\xff\xff",
         struct.pack(">I", 6) + b"c@test" + struct.pack(">I", 3) + b"\xc1\xc1\xc1",
         struct.pack(">I", 6) + b"b@test" + struct.pack(">I", 3) + b"\xc1\xc1\xc1",
+        struct.pack(">I", 6) + b"c@test" + struct.pack(">I", 6) + b"\x94\x03\x01\x02\xa1\xff",
         struct.pack(">I", 6) + b"a@test" + struct.pack(">I", 1) + b"\x90",
         struct.pack(">I", 3) + b"\xff\xfe\xfd",
     ],

@@ -365,7 +365,16 @@ def test_a_late_frame_of_an_earlier_attempt_begins_no_session() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xc1", b"\x90", b"\x91\x07", b"\x95\x01\x02", b"\xff" * 40]
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x90",
+        b"\x91\x07",
+        b"\x95\x01\x02",
+        b"\xff" * 40,
+        b"\x94\x03\x01\x02\xa1\xff",
+    ],
 )
 def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
     with pytest.raises(NOT_A_FRAME):

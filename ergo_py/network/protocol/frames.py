@@ -94,7 +94,7 @@ Frame = Hello | Data | Ack | Bye | Deflated
 
 read_frame: Final[Callable[[Any], Frame]] = msgspec.msgpack.Decoder(Frame).decode
 """The frame with these bytes. Raises one of `NOT_A_FRAME`."""
-NOT_A_FRAME: Final = (msgspec.MsgspecError, RecursionError)
+NOT_A_FRAME: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 encode_frame: Final[Callable[[Frame], bytes]] = msgspec.msgpack.Encoder().encode
 """The bytes of a frame."""

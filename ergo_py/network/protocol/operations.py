@@ -5,6 +5,7 @@ from typing import Final
 
 from ..._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
 from ..messages.codec import msgspec
+from .frames import NOT_A_FRAME
 
 __all__ = [
     "Answer",
@@ -274,7 +275,7 @@ read_operation: Final[Callable[[bytes | bytearray], Operation]] = msgspec.msgpac
     Operation
 ).decode
 """The operation with these bytes. Raises one of `NOT_AN_OPERATION`."""
-NOT_AN_OPERATION: Final = (msgspec.MsgspecError, RecursionError)
+NOT_AN_OPERATION: Final = NOT_A_FRAME
 _route_decoder: Final = msgspec.msgpack.Decoder(Route)
 
 
@@ -303,7 +304,7 @@ def decode_route(data: bytes) -> Route:
     """
     try:
         return _route_decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except NOT_A_FRAME as error:
         raise ValueError(f"not a route of this protocol: {error}") from None
 
 
