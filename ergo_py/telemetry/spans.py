@@ -2,7 +2,7 @@
 ``opentelemetry-api``; which SDK exports the spans, and where to, is the choice of the program.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context as Variables
 from contextvars import copy_context
 from time import perf_counter
@@ -134,6 +134,20 @@ class OpenTelemetry:
             # A sampler of the SDK has decided against it.
             span = None
         return _Serving(self, span, mark.context, process)
+
+    def note_batch(self, process: TracedProcess, marks: Sequence[Mark], count: int) -> None:
+        """Link the span of a batch with the spans in which its other messages were sent."""
+        try:
+            current = self.api.trace.get_current_span
+            span = current()
+            span.set_attribute("messaging.batch.message_count", count)
+            # Messages of the same span have a single link.
+            contexts = [current(mark.context).get_span_context() for mark in marks]
+            senders = {context.span_id: context for context in contexts}
+            for sender in [*senders.values()][1:]:
+                span.add_link(sender)
+        except Exception as error:
+            self.report(process.log, error)
 
     def end(self, process: TracedProcess, span: "Span", error: BaseException | None) -> None:
         """End the span of a callback, which has returned or raised."""

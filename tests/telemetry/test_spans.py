@@ -305,10 +305,11 @@ async def test_lines_of_the_log_carry_the_ids_of_trace_and_span(
 
 
 @pytest.mark.counted
-async def test_a_batch_runs_in_the_span_of_its_first_message_and_takes_messages_of_traces(
+async def test_a_batch_has_the_span_of_its_first_message_with_links_to_the_others(
     spans: Spans, autojump_clock: MockClock
 ) -> None:
     heard: list[object] = []
+    senders: list[object] = []
 
     class Writer(Actor):
         batch = Batch(9, within=1.0)
@@ -320,13 +321,20 @@ async def test_a_batch_runs_in_the_span_of_its_first_message_and_takes_messages_
     async with running_node(tracing=tracing(spans, 0.0)) as node:
         pid = await node.spawn(Writer)
         node.send(pid, 1)
-        with spans.provider.get_tracer("test").start_as_current_span("outer"):
-            node.send(pid, 2)
-            node.send(pid, 3)
-        node.send(pid, 4)
+        for number, name in enumerate(("first", "second", "second"), 2):
+            with spans.provider.get_tracer("test").start_as_current_span(name) as span:
+                node.send(pid, number)
+                node.send(pid, number + 10)
+            senders.append(span.get_span_context())
+        node.send(pid, 5)
         await trio.sleep(2.0)
 
-    assert heard == [(False, [1]), (True, [2, 3, 4])]
+    assert heard == [(False, [1]), (True, [2, 12, 3, 13, 4, 14, 5])]
+    [batch] = [span for span in spans.all() if span.name.endswith("Writer.handle_batch int")]
+    assert batch.parent == senders[0]
+    assert [link.context for link in batch.links] == senders[1:]
+    assert batch.attributes is not None
+    assert batch.attributes["messaging.batch.message_count"] == 7
 
 
 @pytest.mark.parametrize("crashes", [False, True])

@@ -6,7 +6,7 @@ plain `send` to a process is as fast as ever: a process gets other verbs while i
 of a sampled trace.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar, Token
 from time import perf_counter
@@ -153,6 +153,11 @@ class Tracing(Protocol):
     ) -> AbstractContextManager[object]:
         """A span around a callback; it enters `entered`."""
         ...
+
+    def note_batch(self, process: TracedProcess, marks: Sequence[Mark], count: int) -> None:
+        """The current span is that of a batch of so many messages; those of traces have these
+        marks, the first of which is the parent of the span.
+        """
 
     def ids(self) -> tuple[str, str]:
         """The ids of the trace and of the span, inside a callback of a sampled trace."""

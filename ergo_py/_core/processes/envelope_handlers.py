@@ -65,7 +65,9 @@ async def _handle_traced(process: "Process", sender: Any, ref: Any, payload: Any
             await callback(process, "handle_event", payload)
     else:
         turn.handle_again((TRACED, sender, ref, payload))
-        with tracing.serve(process, ref, "handle_message", payload), kernel.trace_sends(process):
+        is_batch = "handle_batch" in process.callbacks.defined
+        name = "handle_batch" if is_batch else "handle_message"
+        with tracing.serve(process, ref, name, payload), kernel.trace_sends(process):
             await callback(process, "handle_message", payload, sender)
 
 

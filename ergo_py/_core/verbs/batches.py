@@ -78,6 +78,9 @@ async def _collect(self: _Collecting, message: object, sender: object) -> None:
         process.allow_inline_calls(inline and process.callbacks.answers_at_once)
     if not is_whole:
         return
+    if first[0] == TRACED:
+        marks = [envelope[2] for envelope in batch if envelope[0] == TRACED]
+        process.kernel.tracing.note_batch(process, marks, len(batch))
     await callback(process, "handle_batch", process.take_batch())
     # The burst of the message loop counts single messages, so it would let others run too late.
     assert isinstance(process.task, Task)

@@ -4,7 +4,7 @@ tracing here is a small one of its own, without OpenTelemetry.
 
 import contextvars
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context, copy_context
 from functools import partial
@@ -53,6 +53,9 @@ class Spans:
 
     def outside(self) -> Any:
         return "outside" if self.sampled else None
+
+    def note_batch(self, process: Any, marks: Sequence[Mark], count: int) -> None:
+        self.found.append((f"batch of {count}", ", ".join(mark.context for mark in marks)))
 
     def ids(self) -> tuple[str, str]:
         return "trace", SPAN.get() or "?"
