@@ -88,6 +88,14 @@ def test_every_action_is_pinned_by_the_hash_of_its_commit(path: Path) -> None:
     assert unpinned == []
 
 
+@pytest.mark.parametrize("path", sorted((GITHUB / "workflows").glob("*.yml")), ids=lambda p: p.stem)
+def test_no_checkout_leaves_the_credentials_of_the_workflow_behind(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+
+    kept = text.count("uses: actions/checkout@") - text.count("persist-credentials: false")
+    assert kept == 0
+
+
 def test_the_local_run_of_the_checks_is_that_of_the_workflow() -> None:
     assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").endswith("exec make check\n")
 
