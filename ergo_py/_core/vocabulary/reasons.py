@@ -121,6 +121,8 @@ _Frames = tuple[tuple[str, int, str, str], ...]
 
 _FRAMEWORK: Final = frozenset({"ergo_py", "trio", "outcome"})
 """The packages whose frames a traceback leaves out."""
+_DEMO: Final = "ergo_py.shell.demo."
+"""The program that ``ergo demo`` runs: to its reader, no part of the framework."""
 _PACKAGE: Final = "ergo_py."
 _PREFIX: Final = len(_PACKAGE)
 _lines: Final[dict[tuple[str, int, int], int]] = {}
@@ -365,7 +367,7 @@ def _of_program(chain: tuple[_Link, ...]) -> tuple[_Link, ...]:
 
 
 def _is_framework(module: str) -> bool:
-    return module.partition(".")[0] in _FRAMEWORK
+    return module.partition(".")[0] in _FRAMEWORK and not module.startswith(_DEMO)
 
 
 def _format_chain(chain: tuple[_Link, ...]) -> list[str]:

@@ -437,6 +437,7 @@ def modules_in(text: str) -> list[str]:
         (["trio._core._run", "outcome._impl", "shop", "ergo_py._core.verbs"], ["shop"]),
         (["trio_shop", "ergo_py_shop"], ["trio_shop", "ergo_py_shop"]),
         (["ergo_py._core.loop", "trio._core"], ["ergo_py._core.loop", "trio._core"]),
+        (["ergo_py._core.loop", "ergo_py.shell.demo.plant"], ["ergo_py.shell.demo.plant"]),
     ],
 )
 def test_a_traceback_shows_the_frames_of_the_program_first(
