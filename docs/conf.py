@@ -84,6 +84,7 @@ NAVIGATION = {
         "Learn": [
             "tutorial",
             "choosing",
+            "questions",
             "common-mistakes",
             "troubleshooting",
             "glossary",
@@ -186,6 +187,7 @@ which can be read without building.
 KEYWORDS = {
     "tutorial": ["tutorial", "getting started", "install"],
     "choosing": ["choose", "which", "compare"],
+    "questions": ["faq", "question", "windows", "production"],
     "processes": ["process", "actor", "spawn", "mailbox", "link", "monitor"],
     "messages-and-calls": ["message", "call", "send", "request", "reply", "timeout"],
     "supervision": ["supervisor", "supervision", "supervision tree", "restart", "pool"],
