@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio import from_thread
 from trio.lowlevel import current_task
+from trio.testing import MockClock
 
 from ergo_py import (
     Actor,
@@ -410,11 +411,15 @@ async def test_a_kill_reaches_a_callback_through_from_thread(where: Dispatcher) 
     assert unchecked == []
 
 
-async def test_an_abandoned_callback_cannot_use_the_loop_of_its_process() -> None:
-    gate, errors, done = threading.Event(), [], threading.Event()
+async def test_an_abandoned_callback_cannot_use_the_loop_of_its_process(
+    mock_clock: MockClock,
+) -> None:
+    begun, gate, done = threading.Event(), threading.Event(), threading.Event()
+    errors: list[NotAllowedError] = []
 
     class Slow(Actor):
         def init(self) -> None:
+            begun.set()
             gate.wait(20)
             try:
                 from_thread.run(trio.sleep, 0)
@@ -422,9 +427,15 @@ async def test_an_abandoned_callback_cannot_use_the_loop_of_its_process() -> Non
                 errors.append(error)
             done.set()
 
-    async with running_node() as node:
+    async def time_out_during_init() -> None:
+        # The node does not begin an init whose time is over.
+        await in_thread(lambda: begun.wait(20))
+        mock_clock.jump(2.0)
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        nursery.start_soon(time_out_during_init)
         with pytest.raises(InitTimeoutError):
-            await node.spawn(Slow, dispatcher=Threads(), init_timeout=0.02)
+            await node.spawn(Slow, dispatcher=Threads(), init_timeout=1.0)
         gate.set()
         await in_thread(lambda: done.wait(20))
     assert len(errors) == 1
