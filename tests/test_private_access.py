@@ -36,7 +36,9 @@ _FOREIGN: Final = {
 tell when trio has changed.
 """
 _OWN: Final = {"self", "cls"}
-_MAYBE_PRIVATE: Final = re.compile(r"(?<!\bself)(?<!\bcls)(?<!\bfrom ergo_py)\.(_[a-zA-Z]\w*)")
+_MAYBE_PRIVATE: Final = re.compile(
+    r"(?<!\bself)(?<!\bcls)(?<!\bfrom ergo_py)(?<!\btests)\.(_[a-zA-Z]\w*)"
+)
 """Saves parsing the modules without any."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
