@@ -23,13 +23,14 @@ STEPS = 60 if THOROUGH else 9
 LIVES = 3 if THOROUGH else 2
 
 
-def _record(directory: Path, synchronous: str) -> RecordedDisk:
-    """Record programs that trade, in sequence."""
+def _record(directory: Path, synchronous: str = "") -> RecordedDisk:
+    """Record programs that trade, in sequence; without a word, on a store as users have it."""
 
     async def program(disk: RecordedDisk, first: int) -> None:
         async with open_node("traders@here", log_level="critical") as node:
             store = SQLite(directory / "state.db")
-            set_synchronous(store, synchronous)
+            if synchronous:
+                set_synchronous(store, synchronous)
             await keep_traders(node, store)
             await checkpoint_often(store, pages=20)
             async with trio.open_nursery() as nursery:
@@ -72,7 +73,7 @@ def test_a_loss_of_power_takes_no_acknowledged_command(tmp_path: Path) -> None:
     directory = tmp_path / "disk"
     directory.mkdir()
 
-    disk = _record(directory, "FULL")
+    disk = _record(directory)
 
     assert [each for each in _losses(disk, tmp_path) if each[2]] == []
     told = Told().take(disk.notes_before(len(disk.events)))

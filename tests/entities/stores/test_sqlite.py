@@ -116,6 +116,17 @@ async def test_a_connection_is_not_used_after_a_failed_write(tmp_path: Path) -> 
         assert row.version == 2
 
 
+async def test_nothing_of_a_deleted_row_is_left_in_the_file(tmp_path: Path) -> None:
+    path, record = tmp_path / "state.db", b"a secret of the account"
+    async with opened_store(SQLite(path)) as store:
+        await store.commit([Write(ADA, 0, 1, 0, None, record)])
+    assert record in path.read_bytes()
+
+    async with opened_store(SQLite(path)) as store:
+        await store.commit([Write(ADA, 1, 2, 0, None, None)])
+    assert record not in path.read_bytes()
+
+
 async def test_no_operation_reads_the_whole_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
