@@ -199,9 +199,12 @@ class Calls:
             waiter = None
             is_due = False
             callee.mailbox.push(MAIN_LANE, (CALL, sender, caller, request))
+            # Beside other tasks only for a callee without other callers: these take turns, and it
+            # takes all their requests in a single step.
+            may_step = callee.is_asked_again_by(task) or router.turns.run_queue.size <= 1
             if callee.task.custom_sleep_data is PARKED:
                 turns = router.turns
-                if turns.run_queue.size <= 1 and turns.may_step(callee):
+                if may_step and turns.may_step(callee):
                     is_due = self._pause_is_due(task)
                     self._step(process, callee, caller)
                     # Unlike an inline call, this call is a checkpoint.

@@ -1,7 +1,9 @@
 """`Lifecycle`: the states of a process, its turns and its waits."""
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
+from weakref import ref
 
 from trio.lowlevel import Task
 
@@ -27,10 +29,15 @@ from .message_loop import NO_TURN, Turn
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["NOT_YET", "Lifecycle"]
+__all__ = ["NOT_YET", "Lifecycle", "asked_by_none"]
 
 NOT_YET: Final = TaskPlaceholder()
 _GONE: Final = TaskPlaceholder(ENDED)
+
+
+def asked_by_none() -> None:
+    """The `asked_by` of a process before its first call."""
+    return
 
 
 class Lifecycle(Addressee):
@@ -39,9 +46,11 @@ class Lifecycle(Addressee):
     A base class, and not a part of the process: every call reads and changes the state.
     """
 
-    __slots__ = ("born", "history", "callback_task", "state", "turn", "waiting")
+    __slots__ = ("asked_by", "born", "history", "callback_task", "state", "turn", "waiting")
 
     # The constructor of `Process` sets these: each spawn would pay for another constructor.
+    asked_by: Callable[[], Task | None]
+    """Returns the task whose call it got last. A weak reference: the task may have ended."""
     born: float
     """When it was made, as ``perf_counter`` counts."""
     history: list[State | float]
@@ -132,6 +141,15 @@ class Lifecycle(Addressee):
         if self.state is STOPPING:
             return "terminate"
         return None if self.handling is None else kind_name(self.handling[0])
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def is_asked_again_by(self, task: Task) -> bool:
+        """Note the task that calls this process. Returns whether the last call was its own, too."""
+        if self.asked_by() is task:
+            return True
+        self.asked_by = ref(task)
+        return False
 
     # -- waits -------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ from .addressee import Addressee
 from .background_task import BackgroundTask, BackgroundTasks
 from .inline_calls import answer_now
 from .last_callback import run_plain
-from .lifecycle import NOT_YET
+from .lifecycle import NOT_YET, asked_by_none
 from .message_loop import NO_TURN
 from .ownership import MANY, Owner
 from .termination import Ending, release_at_once
@@ -139,6 +139,7 @@ class Process(Owner):
         self.turn = NO_TURN
         self.callback_task = current_task()
         self.waiting = None
+        self.asked_by = asked_by_none
         self.parent = parent
         """The process that has spawned it; None if the node has."""
         self.behaviour: Handlers = _NO_BEHAVIOUR

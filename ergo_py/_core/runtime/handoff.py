@@ -128,8 +128,7 @@ class Handoff(TrioTurns):
 
     def may_step(self, process: Sleeper) -> bool:
         return (
-            self._queue.size <= 1
-            and not self._steps
+            not self._steps
             and self._root is None
             and not process.mailbox.waiters
             # The callee must not see the exception that the caller is handling.

@@ -238,7 +238,7 @@ class TrioTurns:
         self.defers: bool = False
         """The root wakes many processes: :meth:`defer` puts work off until they have run."""
         self.run_queue: SizedQueue = _UnknownQueue()
-        """trio's run queue. Only with at most one task in the present pass :meth:`may_step`."""
+        """trio's run queue, with the number of tasks in the present pass."""
 
     def defer(self, work: Callable[[], None]) -> None:
         """Call ``work`` when the root has run its steps. Call this only while ``defers`` is

@@ -86,9 +86,9 @@ static int serves_inline(PyObject* callee) {
 
 /* Whether a call to this sleeping process may be put into its mailbox, and the process may take its
    step inside the turn of the caller. */
-static int serves_in_step(PyObject* callee, PyObject* router) {
+static int serves_in_step(PyObject* callee, PyObject* router, PyObject* task) {
     return SLOT(callee, of_process.inline_calls) == Py_False && takes_direct(callee) &&
-           may_step(SLOT(router, of_router.turns), callee);
+           may_step(SLOT(router, of_router.turns), callee, task);
 }
 
 #define FEW 15    /* of calls.py */
@@ -218,7 +218,13 @@ static PyObject* call_step(PyObject* router, PyObject* process, PyObject* callee
                            PyObject* request) {
     PyObject *task = Py_NewRef(SLOT(callee, of_process.task)),
              *turns = Py_NewRef(SLOT(router, of_router.turns));
+    PyObject* asker = SLOT(caller, of_caller.task);
     int failed = process != Py_None && begin_wait(process, caller) < 0;
+    if (!failed && !is_asked_again(callee, asker)) {
+        PyObject* noted = PyObject_CallMethodOneArg(callee, str_is_asked_again_by, asker);
+        failed = noted == NULL;
+        Py_XDECREF(noted);
+    }
     failed = failed || lane_push((Lane*)SLOT(callee, of_process.main), CALL,
                                  SLOT(caller, of_caller.pid), caller, request) < 0;
     /* Another look: since the first, the garbage collector or a clock of a test may have run a
@@ -288,7 +294,7 @@ PyObject* short_cut(PyObject* Py_UNUSED(module), PyObject* const* args, Py_ssize
         remember(router, process, callee);
     int is_inline = callee != NULL && callee != process && serves_inline(callee);
     int is_step =
-        callee != NULL && callee != process && !is_inline && serves_in_step(callee, router);
+        callee != NULL && callee != process && !is_inline && serves_in_step(callee, router, task);
     int missed = is_inline || is_step ? budget_is_over(calls, task) : 1;
     if (missed == 0) caller = caller_new(router, sender, to, args[4], task, callee);
     if (caller != NULL) {

@@ -17,7 +17,7 @@ Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled
     state_of_handler;
 PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls, *str_do_deferred,
     *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
-    *str_handle_event, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
+    *str_handle_event, *str_is_asked_again_by, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
     *str_wake;
@@ -30,6 +30,7 @@ static const SlotName slots[] = {
     IN(Process, of_process, takes_direct), IN(Process, of_process, last_receiver),
     IN(Process, of_process, priority), IN(Process, of_process, router),
     IN(Process, of_process, task), IN(Process, of_process, accepting),
+    IN(Process, of_process, asked_by),
     IN(Process, of_process, behaviour), IN(Process, of_process, callback_task),
     IN(Process, of_process, state), IN(Process, of_process, turn), IN(Process, of_process, deferred),
     IN(Process, of_process, history),

@@ -107,7 +107,7 @@ extern struct Bound {
 
 extern struct OfProcess {
     Py_ssize_t id, last_receiver, main, priority, router, sent, takes_direct, task;
-    Py_ssize_t accepting, behaviour, callback_task, deferred, history, inline_calls, kernel,
+    Py_ssize_t accepting, asked_by, behaviour, callback_task, deferred, history, inline_calls, kernel,
         mailbox, state, turn, waiting;
 } of_process;
 
@@ -157,7 +157,7 @@ extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_ca
 
 extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls,
     *str_do_deferred, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
-    *str_handle_event, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
+    *str_handle_event, *str_is_asked_again_by, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
     *str_wake;
@@ -316,7 +316,8 @@ void put_exception(PyObject* error);
 
 /* steps.c */
 PyObject* handoff_serve(PyObject* turns, PyObject* root);
-int may_step(PyObject* turns, PyObject* process);
+int may_step(PyObject* turns, PyObject* process, PyObject* task);
+int is_asked_again(PyObject* process, PyObject* task);
 int wake_by_root(PyObject* process, PyObject* task);
 int step(PyObject* turns, PyObject* task, PyObject* outer);
 int set_current(PyObject* turns, PyObject* task);

@@ -4,16 +4,27 @@
 
 #define IN_A_ROW 64 /* most steps of a root, of handoff.py */
 
-/* Handoff.may_step(process), for a process that sleeps. 0 also where only Python can run the step:
+/* Lifecycle.is_asked_again_by(task), without its note. */
+int is_asked_again(PyObject* process, PyObject* task) {
+    PyObject* last = PyObject_CallNoArgs(SLOT(process, of_process.asked_by)); /* a weak reference */
+    int is_again = last == task;
+    Py_XDECREF(last);
+    if (last == NULL) PyErr_Clear();
+    return is_again;
+}
+
+/* Handoff.may_step(process), for a process that sleeps and is called by the running task; and whether
+   the last call was its own, too, or the task is alone. 0 also where only Python can run the step:
    without direct hand-off, and while trio has instruments. */
-int may_step(PyObject* turns, PyObject* process) {
+int may_step(PyObject* turns, PyObject* process, PyObject* task) {
     if (!Py_IS_TYPE(turns, bound.Handoff) || SLOT(turns, of_handoff.steps) != Py_False ||
         SLOT(turns, of_handoff.root) != Py_None)
         return 0;
     PyObject *queue = SLOT(turns, of_handoff.queue), *hooks = SLOT(turns, of_handoff.hooks);
-    if (!Py_IS_TYPE(queue, bound.RunQueue) || PyLong_AsLong(SLOT(queue, size_of_queue)) > 1 ||
-        !PyDict_CheckExact(hooks) || PyDict_GET_SIZE(hooks) > 1)
+    if (!Py_IS_TYPE(queue, bound.RunQueue) || !PyDict_CheckExact(hooks) ||
+        PyDict_GET_SIZE(hooks) > 1)
         return 0;
+    if (!is_asked_again(process, task) && PyLong_AsLong(SLOT(queue, size_of_queue)) > 1) return 0;
     PyObject* mailbox = SLOT(process, of_process.mailbox);
     if (!PyObject_TypeCheck(mailbox, bound.Mailbox) ||
         SLOT(mailbox, of_mailbox.waiters) != Py_None)

@@ -387,6 +387,28 @@ async def test_a_hundred_callers_of_an_async_callee_take_turns() -> None:
     assert max(len(list(run)) for _, run in groupby(served[:1500])) <= 3
 
 
+async def test_callers_with_an_async_callee_each_make_some_calls_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replace_private(monkeypatch, "clock of time slices", lambda: 0.0)  # no time slice ends
+    served: list[int] = []
+
+    async def ask(pid: PID, number: int) -> None:
+        for _ in range(10):
+            await node.call(pid, lambda me: served.append(number))
+
+    async with running_node() as node:
+        pids = [await node.spawn(Asynchronous) for _ in range(3)]
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            for number, pid in enumerate(pids):
+                nursery.start_soon(ask, pid, number)
+
+    assert Counter(served) == dict.fromkeys(range(3), 10)
+    # A callee does not know its caller at the first call: a turn for that, and for all others.
+    assert len(list(groupby(served))) <= 2 * 3
+
+
 async def test_callers_of_a_plain_callee_take_turns_after_a_few_calls() -> None:
     served: list[int] = []
 
