@@ -10,6 +10,7 @@ from psycopg import sql
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
+from ..meta.checks import check_conninfo
 from .bridge import DeviceBridge, DeviceKeywords
 
 __all__ = ["PostgresListen"]
@@ -25,6 +26,9 @@ class PostgresListen(DeviceBridge):
         conninfo: the database, such as ``"host=db dbname=shop"``.
         channels: the names of the channels to listen to.
         options: those of `DeviceBridge`.
+
+    Raises:
+        BadInputError: the address cannot be read.
     """
 
     kind = "postgres"
@@ -32,7 +36,8 @@ class PostgresListen(DeviceBridge):
 
     def __init__(self, conninfo: str, *channels: str, **options: Unpack[DeviceKeywords]) -> None:
         super().__init__(**options)
-        self._conninfo, self._channels = conninfo, channels
+        self._conninfo = check_conninfo("PostgresListen(conninfo)", conninfo)
+        self._channels = channels
 
     def open(self) -> None:
         """Connect, and listen."""

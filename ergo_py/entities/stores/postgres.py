@@ -6,6 +6,7 @@ from typing import Any, Final, LiteralString, TypeAlias, TypeVar
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ...entity_handles import Address
+from ...meta.checks import check_conninfo
 from ..errors import EntityStoreError, FencedError
 from .store import Due, Row, Write
 from .threaded import ThreadedStore
@@ -183,15 +184,7 @@ class Postgres(ThreadedStore):
     """
 
     def __init__(self, conninfo: str, *, schema: str = "ergo") -> None:
-        try:
-            given = conninfo_to_dict(conninfo)
-        except (psycopg.Error, TypeError, AttributeError):
-            # Neither the text nor the error is shown: both may hold a password.
-            raise BadInputError(
-                "Postgres(conninfo)",
-                f"a {type(conninfo).__name__}",
-                'the address of a database, such as "postgresql://user@host/database"',
-            ) from None
+        given = conninfo_to_dict(check_conninfo("Postgres(conninfo)", conninfo))
         if not isinstance(schema, str) or not schema or "\0" in schema or len(schema) > 63:
             raise BadInputError("Postgres(schema)", schema, "a name of 1 to 63 characters")
         given["options"] = f"{_SETTINGS} {given.get('options') or ''}"

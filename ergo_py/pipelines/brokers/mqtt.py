@@ -9,8 +9,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
+from ...meta.checks import check_url
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened
 
@@ -48,10 +48,8 @@ class MQTT(Broker[Client, tuple[int, int]]):
         self, url: str, topic: str, *, session: str = "", **options: Unpack[BatchKeywords]
     ) -> None:
         super().__init__(**options)
-        self._url, self._topic, self._session = urlsplit(url), topic, session
-        if self._url.scheme not in _PORTS or not self._url.hostname:
-            shown = url.rpartition("@")[2]
-            raise BadInputError("MQTT(url)", shown, "mqtt://host:1883, or mqtts://host")
+        self._url = urlsplit(check_url("MQTT(url)", url, *_PORTS))
+        self._topic, self._session = topic, session
 
     def connect(self) -> Opened[Client]:
         """Connect, without waiting for the answer of the broker. paho starts no thread."""

@@ -4,10 +4,10 @@ from typing import Any, Final, LiteralString, TypeAlias, Unpack
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ..._core import sources
 from ..._core.vocabulary.public_names import show_public_names
+from ...meta.checks import check_conninfo
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened
 
@@ -68,7 +68,8 @@ class PostgresQueue(Broker[Connection, int]):
         **options: Unpack[BatchKeywords],
     ) -> None:
         super().__init__(**options)
-        self._conninfo, self._queue = conninfo, queue
+        self._conninfo = check_conninfo("PostgresQueue(conninfo)", conninfo, _LIMITS)
+        self._queue = queue
         names = (table, f"{table}_ready", f"{table}.{queue}"[:60])
         self._table, self._index, self._channel = map(sql.Identifier, names)
         self._me: int | None = None
@@ -76,8 +77,7 @@ class PostgresQueue(Broker[Connection, int]):
 
     def connect(self) -> Opened[Connection]:
         """Connect: a new session."""
-        conninfo = make_conninfo(self._conninfo, **conninfo_to_dict(_LIMITS))
-        session = psycopg.connect(conninfo, autocommit=True)
+        session = psycopg.connect(self._conninfo, autocommit=True)
         return session, session.close
 
     def prepare(self) -> None:

@@ -7,6 +7,7 @@ from redis.typing import EncodableT, FieldT
 
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
+from ...meta.checks import check_url
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened
 
@@ -57,7 +58,8 @@ class RedisStream(Broker[redis.Redis, bytes]):
     ) -> None:
         super().__init__(**options)
         check_number("claim_after", claim_after, least=0.0)
-        self._url, self._stream, self._group, self._consumer = url, stream, group, consumer
+        self._url = check_url("RedisStream(url)", url, "redis", "rediss", "unix")
+        self._stream, self._group, self._consumer = stream, group, consumer
         self._idle, self._keep = int(claim_after * 1000), keep
 
     def connect(self) -> Opened[redis.Redis]:
@@ -101,7 +103,9 @@ class RedisStream(Broker[redis.Redis, bytes]):
     def _find(self, entries: Entries, *, is_redelivered: bool) -> None:
         for number, fields in entries:
             if fields is not None:
-                self.find(fields[b"body"], fields.get(b"key"), number, is_redelivered, number)
+                # Another program may have put an entry without a body, which would come for ever.
+                body = fields.get(b"body", b"")
+                self.find(body, fields.get(b"key"), number, is_redelivered, number)
 
     def confirm(self, places: list[bytes]) -> None:
         """Acknowledge items."""

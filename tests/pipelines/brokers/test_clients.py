@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ergo_py import BadInputError, pipelines
+from ergo_py import BadInputError, devices, entities, pipelines
 from ergo_py.pipelines import Item
 from ergo_py.pipelines.brokers.broker import Broker, Opened, header_of, key_of
 from tests.pipelines.brokers.rigs import ODD_KEYS
@@ -39,13 +39,95 @@ def test_an_absent_broker_raises_at_its_opening_and_the_client_closes(name: str)
     assert type(found.value).__name__.startswith(("AMQPConnection", "Connection", "NoServers"))
 
 
-@pytest.mark.parametrize("url", ["broker.example:2883", "broker.example", "http://a:secret@b", ""])
-def test_an_address_that_is_no_mqtt_broker_is_refused_without_its_password(url: str) -> None:
-    pytest.importorskip("paho", reason="needs the package paho")
+BAD_ADDRESSES = (
+    *(
+        "://user:se/cret@host",
+        "://user:1/cret@host",
+        "://user:se?cret@host",
+        "://user:se#cret@host",
+    ),
+    *("://user:se[cret@host", "://user:cret@host:se", "://user:cret", "://", ".example:2883", ""),
+)
+"""What follows the scheme. A password with such signs ends the host too early."""
 
-    with pytest.raises(BadInputError, match="mqtt://host:1883") as found:
-        pipelines.MQTT(url, "jobs")
-    assert "secret" not in str(found.value)
+
+@pytest.mark.parametrize("rest", BAD_ADDRESSES)
+@pytest.mark.parametrize(
+    "name, scheme", [("AMQP", "amqp"), ("MQTT", "mqtt"), ("RedisStream", "redis")]
+)
+def test_an_address_that_cannot_be_read_is_refused_without_its_password(
+    name: str, scheme: str, rest: str
+) -> None:
+    pytest.importorskip(CLIENTS[name][0], reason=f"needs the package {CLIENTS[name][0]}")
+
+    with pytest.raises(BadInputError, match=f"{scheme}://host") as found:
+        getattr(pipelines, name)(f"{scheme}{rest}", "jobs")
+    assert "cret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "name, url", [("RedisStream", "unix:///run/redis"), ("AMQP", "amqps://a:%2F@b")]
+)
+def test_an_address_of_another_kind_is_taken(name: str, url: str) -> None:
+    pytest.importorskip(CLIENTS[name][0], reason=f"needs the package {CLIENTS[name][0]}")
+
+    assert getattr(pipelines, name)(url, "jobs")
+
+
+@pytest.mark.parametrize(
+    "conninfo",
+    [
+        *(
+            "host=db password=se cret",
+            "postgresql://user:se/cret@host/db",
+            "postgresql://user:cret",
+        ),
+        *("postgresql://user:1/cret@host/db", 5),
+    ],
+)
+@pytest.mark.parametrize(
+    "room, name",
+    [(pipelines, "PostgresQueue"), (devices, "PostgresListen"), (entities, "Postgres")],
+    ids=["queue", "listen", "store"],
+)
+def test_an_address_of_a_database_that_cannot_be_read_is_refused_without_its_password(
+    room: Any, name: str, conninfo: Any
+) -> None:
+    pytest.importorskip("psycopg", reason="needs the package psycopg")
+
+    with pytest.raises(BadInputError, match="the address of a database") as found:
+        getattr(room, name)(conninfo)
+    assert "cret" not in str(found.value)
+
+
+class OddEntries:
+    """A server of Redis with an entry of another program, which has no body."""
+
+    def __init__(self) -> None:
+        self.entries = [(b"1-0", {b"text": b"hello"}), (b"2-0", {b"body": b"item"})]
+
+    def xgroup_create(self, *_: object, **__: object) -> None:
+        """Make the group."""
+
+    def xreadgroup(self, *_: object, **__: object) -> list[Any]:
+        """The entries, once."""
+        found, self.entries = self.entries, []
+        return [(b"jobs", found)] if found else []
+
+    def close(self) -> None:
+        """Disconnect."""
+
+
+def test_an_entry_of_redis_without_a_body_is_an_item_and_holds_up_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    redis = pytest.importorskip("redis", reason="needs the package redis")
+    server = OddEntries()
+    monkeypatch.setattr(redis.Redis, "from_url", lambda *_, **__: server)
+    source = pipelines.RedisStream("redis://localhost", "jobs")
+    source.open()
+
+    assert [item.body for item in source.take(10)] == [b"", b"item"]
 
 
 @pytest.mark.parametrize("name, option", [("MQTT", "session"), ("Kafka", "group")])
