@@ -46,6 +46,7 @@ __all__ = [
     "VERSION",
     "Channel",
     "Line",
+    "Outcome",
     "Part",
     "States",
     "connect",
@@ -172,6 +173,15 @@ class Channel:
         self._sock.close()
 
 
+class Outcome(NamedTuple):
+    """How a hand-over has ended."""
+
+    goes_on: bool
+    """Whether this program goes on: the successor has not taken over."""
+    why: str = ""
+    """Why; or how the successor has failed after it has taken over. Empty if it serves."""
+
+
 class States(Protocol):
     """The states of the processes that move to the successor."""
 
@@ -194,32 +204,34 @@ async def hand_over(
     sockets: Mapping[str, int],
     states: States,
     patience: float = PATIENCE,
-) -> str:
-    """Hand the sockets and the states over to a successor, which has said its ``first`` line.
-    Returns why this program goes on, as text; empty if the successor has taken over.
-    """
-    why = "the next version has ended before it has taken over"
+) -> Outcome:
+    """Hand the sockets and the states over to a successor, which has said its ``first`` line."""
+    outcome = Outcome(True, "the next version has ended before it has taken over")
     try:
-        why = await _converse(channel, first, sockets, states, patience)
+        outcome = await _converse(channel, first, sockets, states, patience)
     except OSError:  # the successor has ended
         pass
     finally:
-        if why:
+        if outcome.goes_on:
             await states.resume()
-    return why
+    return outcome
 
 
 async def _converse(
     channel: Channel, first: Line, sockets: Mapping[str, int], states: States, patience: float
-) -> str:
+) -> Outcome:
     if first.get("take") != VERSION or len(sockets) > _MOST:
-        return "the next version speaks another language, or there are too many sockets"
+        return Outcome(
+            True, "the next version speaks another language, or there are too many sockets"
+        )
     try:
         turn = make_turn()
     except OSError as error:
-        return f"this program has no descriptor for the turn: {error}"
+        return Outcome(True, f"this program has no descriptor for the turn: {error}")
     try:
-        return await _agree(channel, sockets, states, patience) or await _give_turn(channel, turn)
+        if why := await _agree(channel, sockets, states, patience):
+            return Outcome(True, why)
+        return await _give_turn(channel, turn)
     finally:
         os.close(turn)
 
@@ -256,15 +268,18 @@ def _items(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-async def _give_turn(channel: Channel, turn: int) -> str:
+async def _give_turn(channel: Channel, turn: int) -> Outcome:
     with trio.move_on_after(_TURN):
         await channel.say({"yours": True, "turn": True}, (turn,))
         if (await channel.hear()).get("mine"):
-            return ""
-        return "the next version has ended before it has served"
+            return Outcome(False)
+        return Outcome(True, "the next version has ended before it has served")
     if take_turn(turn):
-        return f"the next version did not take its turn within {_TURN:g} s"
-    return ""  # it hangs behind its decision, and serves when it goes on
+        return Outcome(True, f"the next version did not take its turn within {_TURN:g} s")
+    # It hangs behind its decision, and serves when it goes on: this program must not.
+    return Outcome(
+        False, f"the next version has taken over, and did not serve within {_TURN:g} s: it hangs"
+    )
 
 
 def make_turn() -> int:

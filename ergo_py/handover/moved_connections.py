@@ -231,7 +231,7 @@ class LeavingConnections:
     async def _candidates(self, taken: set[str]) -> deque[_Candidate]:
         found, number = deque[_Candidate](), 0
         for listener in _listeners(self._kernel):
-            await listener.begin_drain()
+            await listener.begin_drain(is_replaced=True)
             why = self._why_all_stay(listener, taken)
             for connection in listener.open_connections():
                 number += 1

@@ -18,7 +18,17 @@ from ..control.socket_paths import peer_user
 from ..meta.inherited_sockets import InheritedSockets
 from ..meta.sockets.listener import Listener
 from ..node import Node
-from .channel import PATIENCE, VERSION, Channel, Line, connect, hand_over, socket_path, take_turn
+from .channel import (
+    PATIENCE,
+    VERSION,
+    Channel,
+    Line,
+    Outcome,
+    connect,
+    hand_over,
+    socket_path,
+    take_turn,
+)
 from .moved_processes import Arriving, Leaving
 from .next_version import NextVersion
 
@@ -328,14 +338,16 @@ class Succession:
                 await self._await_connections()
                 leaving = Leaving(kernel_of(node))
                 self._next.report({"begun": True})
-                why = await self._hand_over(channel, first, leaving)
-                if why:
+                goes_on, why = await self._hand_over(channel, first, leaving)
+                if goes_on:
                     node.log.warning("the next version has not taken over", reason=why)
                     self._next.report({"failed": why})
                     return
+                if why:
+                    node.log.error("the next version hangs", reason=why)
                 self._accepting.cancel()
             await leaving.forward(channel)
-            await self._end_after(node, leaving, channel)
+            await self._end_after(node, leaving, channel, why)
 
     async def _await_connections(self) -> None:
         """Wait for the connections of the predecessor, which are to move on, too."""
@@ -343,26 +355,29 @@ class Succession:
             with trio.move_on_after(_DRAIN):
                 await self._arriving.connections_have_arrived.wait()
 
-    async def _hand_over(self, channel: Channel, first: Line, leaving: Leaving) -> str:
-        """Hand over to a successor. Returns why this program goes on; empty if it does not.
+    async def _hand_over(self, channel: Channel, first: Line, leaving: Leaving) -> Outcome:
+        """Hand over to a successor.
 
         A successor replaces the file of this program just before it says that it serves. If the
         successor ends in between, a second name of the file lets this program put its own back.
         """
-        why, second = "this program ends", self._path.with_name(f".{os.getpid()}+{id(self):x}")
+        outcome, second = (
+            Outcome(True, "this program ends"),
+            self._path.with_name(f".{os.getpid()}+{id(self):x}"),
+        )
         with suppress(OSError):  # not all file systems have second names
             os.link(self._path, second)
         try:
-            why = await hand_over(channel, first, self._sockets.to_hand_over(), leaving)
+            outcome = await hand_over(channel, first, self._sockets.to_hand_over(), leaving)
         finally:
-            if why:
+            if outcome.goes_on:
                 with suppress(OSError):
                     os.rename(second, self._path)
             second.unlink(missing_ok=True)
-        return why
+        return outcome
 
-    def _report(self, node: Node, leaving: Leaving) -> None:
-        """Say what has moved."""
+    def _report(self, node: Node, leaving: Leaving, hangs: str) -> None:
+        """Say what has moved, and whether the successor ``hangs``."""
         moved, staying = leaving.connections.moved, dict(leaving.connections.staying)
         node.log.info(
             "a successor has taken over", name=self._name, connections=moved, staying=staying
@@ -375,10 +390,11 @@ class Succession:
                 "fresh": leaving.fresh,
                 "connections": moved,
                 "staying": staying,
+                "hangs": hangs,
             }
         )
 
-    async def _end_after(self, node: Node, leaving: Leaving, channel: Channel) -> None:
+    async def _end_after(self, node: Node, leaving: Leaving, channel: Channel, hangs: str) -> None:
         """Move the connections, and finish the work of this program. Its moved processes forward
         their messages until the node is down: the others may send while they stop.
         """
@@ -402,7 +418,7 @@ class Succession:
             try:
                 try:
                     await leaving.move_connections(channel)
-                    self._report(node, leaving)
+                    self._report(node, leaving, hangs)
                 finally:
                     await leaving.forward_sessions()
                 async with trio.open_nursery() as work:

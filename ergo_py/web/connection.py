@@ -128,7 +128,7 @@ class WebConnection(TCPConnection):
         if self._websocket is None:
             self._http.drain()
         else:
-            self._websocket.close(WSClose(1001))
+            self._websocket.close(WSClose(self._site.close_code))
 
     # -- WebSocket ---------------------------------------------------------------------------------
 

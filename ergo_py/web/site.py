@@ -29,6 +29,10 @@ _SHORT: Final = 64
 """Longer paths are not remembered: they are mostly different each time."""
 _REMEMBERED: Final = 1024
 """Paths of at most ``_SHORT`` characters whose places are remembered."""
+_GOING_AWAY: Final = 1001
+"""The server ends."""
+_SERVICE_RESTART: Final = 1012
+"""The next program serves already: the peer may connect again at once."""
 
 
 class Site:
@@ -49,6 +53,8 @@ class Site:
         self.hosts: Hosts | None = None if options.hosts is None else Hosts(options.hosts)
         """The hosts that are served; None for all."""
         self.is_draining: bool = False
+        self.close_code: int = _GOING_AWAY
+        """The code with which a drain closes WebSockets."""
         self.applications: Applications = Applications(self)
         """The mounted applications."""
         self.is_timed: bool = options.access_log or options.metrics
@@ -145,8 +151,10 @@ class Site:
         """
         self.make_room = make_room
 
-    def begin_drain(self) -> None:
-        """Take no further requests."""
+    def begin_drain(self, *, is_replaced: bool = False) -> None:
+        """Take no further requests. With ``is_replaced``, the next program does."""
+        if is_replaced:
+            self.close_code = _SERVICE_RESTART
         self.is_draining = True
 
     def find(self, target: str) -> tuple[tuple[str, ...], Place | None]:

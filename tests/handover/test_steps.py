@@ -77,6 +77,8 @@ async def test_a_program_goes_on_unless_its_successor_has_taken_its_turn(
                     assert not takes_turn(channel)
         if SUCCESSOR[acts:] == [] or (hangs and SUCCESSOR[acts:] == ["mine"]):
             await old.has_ended.wait()
+            told = ["the next version hangs"] if SUCCESSOR[acts:] else []
+            assert [record.event for record in old.log] == told
             return
 
         old.node.send("counter", 6)

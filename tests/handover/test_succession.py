@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from math import inf
@@ -118,7 +119,8 @@ async def test_a_program_gives_its_sockets_to_its_successor_only(
     ours, theirs = channels()
     await theirs.say(line)
 
-    assert await hand_over(ours, await ours.hear(), {"echo": listening.fileno()}, NoStates())
+    sockets = {"echo": listening.fileno()}
+    assert (await hand_over(ours, await ours.hear(), sockets, NoStates())).goes_on
     ours.close()
 
     assert await theirs.hear() == {}
@@ -368,6 +370,29 @@ def test_an_upgrade_without_a_running_program_says_how_to_start_it(
     assert capsys.readouterr().err == (
         "ergo: no running program has the name 'shop' for its next version; start it with "
         "run(main, handover='shop')\n"
+    )
+
+
+def test_an_upgrade_to_a_version_that_hangs_after_its_turn_says_so(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket(socket.AF_UNIX) as program:
+        program.bind(str(place / FILE))
+        program.listen(1)
+
+        def answer() -> None:
+            peer, _ = program.accept()
+            with peer:
+                peer.recv(1000)
+                peer.sendall(b'{"started": 7}\n{"done": true, "hangs": "it hangs"}\n')
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert ergo(["upgrade", "shop"]) == Status.FAILED
+        answering.join()
+    assert capsys.readouterr().err == (
+        "ergo: it hangs, and the old version finishes its open work; kill the next version, and "
+        "start the program again\n"
     )
 
 

@@ -374,10 +374,11 @@ class Listener(MetaProcess):
         """Whether the server ends in order, and accepts no further connections."""
         return self._closing.is_draining
 
-    async def begin_drain(self) -> None:
-        """Accept no further connections. Those in the queue of the system are left to the other
-        holders of a shared socket; a server with a socket of its own still accepts them, since the
-        system would reset them, even if it has more than ``max_connections`` then.
+    async def begin_drain(self, *, is_replaced: bool = False) -> None:
+        """Accept no further connections; with ``is_replaced``, the next program accepts them. Those
+        in the queue of the system are left to the other holders of a shared socket; a server with a
+        socket of its own still accepts them, since the system would reset them, even if it has more
+        than ``max_connections`` then.
         """
         if self._closing.has_begun:
             return

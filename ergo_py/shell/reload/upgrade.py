@@ -52,6 +52,12 @@ async def _upgrade(name: str) -> None:
         say(f"connections handed over: {moved}")
     staying = [f"{count} ({why})" for why, count in sorted(line.get("staying", {}).items())]
     _tell("connections that the old version serves to their end", staying)
+    if hangs := line.get("hangs"):
+        raise Leave(
+            Status.FAILED,
+            f"{hangs}, and the old version finishes its open work; kill the next version, and "
+            "start the program again",
+        )
     say("the next version serves, and the old one finishes its open work")
 
 
