@@ -62,10 +62,18 @@ class Link:
         """
         name, number = self.names[process], next(self._numbers)
         types = self._types[name]
-        body = types.encode(request)
+        line = {"call": name, "number": number}
+        try:
+            body = types.encode(request)
+        except TypeError:
+            from .forwarded_requests import plain_request  # noqa: PLC0415 - of web servers only
+
+            if (plain := plain_request(request)) is None:
+                raise
+            line, body = {**line, "http": True}, types.encode(plain)
         self._asked[number] = caller, types
         try:
-            await self._channel.say({"call": name, "number": number}, body=body)
+            await self._channel.say(line, body=body)
         except BaseException:
             self._asked.pop(number, None)
             raise
@@ -83,6 +91,11 @@ class Link:
             caller, types = self._asked.pop(number)
             try:
                 value, has_failed = types.decode(line["body"]), bool(line.get("has_failed"))
+                if line.get("http"):
+                    from .forwarded_requests import read_response  # noqa: PLC0415 - as above
+
+                    kernel.calls.reply(caller, read_response(value), None)
+                    continue
             except Exception as error:  # of a type that is not listed here
                 value, has_failed = error, True
             if has_failed:
@@ -124,6 +137,10 @@ class ForwardingProcess(Actor):
         try:
             await self._link.call(self.pid, request, caller)
         except (OSError, TypeError) as error:
+            if isinstance(error, TypeError) and type(request).__name__ == "HTTPRequest":
+                from .forwarded_requests import unavailable  # noqa: PLC0415 - as above
+
+                raise Reject(unavailable()) from error
             name = self._link.names[self.pid]
             raise Reject(
                 SendError(
@@ -141,7 +158,7 @@ class _ForwardedCaller(Caller):
     messages keep their order.
     """
 
-    __slots__ = ("_answer", "asked", "types")
+    __slots__ = ("_answer", "asked", "is_http", "types")
 
     def __init__(
         self,
@@ -151,11 +168,14 @@ class _ForwardedCaller(Caller):
         request: object,
         types: "MessageTypes",
         answer: "Callable[[_ForwardedCaller], None]",
+        is_http: bool,
     ) -> None:
         super().__init__(kernel.pid, next(kernel.router.references), to, request)
         self.asked = asked
         """The number of the call in the old program."""
         self.types = types
+        self.is_http = is_http
+        """Whether it is a request of a web server."""
         self._answer = answer
 
     def awaken(self) -> None:
@@ -177,12 +197,19 @@ async def serve_forwarded(
 
     async def answer() -> None:
         async for caller in answers:
-            has_failed = caller.error is not None
+            has_failed, types = caller.error is not None, caller.types
+            given, plain = caller.error if has_failed else caller.value, None
+            if caller.is_http:
+                from .forwarded_requests import plain_response  # noqa: PLC0415 - as above
+
+                plain = plain_response(kernel, caller.to, caller.request, given)
+            if plain is not None:
+                given, has_failed = plain, False
             try:
-                body = caller.types.encode(caller.error if has_failed else caller.value)
+                body = types.encode(given)
             except TypeError as error:  # the answer has no encoding
-                body, has_failed = caller.types.encode(error), True
-            line = {"answer": caller.asked, "has_failed": has_failed}
+                body, has_failed = types.encode(error), True
+            line = {"answer": caller.asked, "has_failed": has_failed, "http": plain is not None}
             try:
                 await channel.say(line, body=body)
             except OSError:  # the old program has ended, and its callers with it
@@ -198,8 +225,12 @@ async def serve_forwarded(
         if kind == "message":
             kernel.router.send(kernel.pid, to, message, Priority.NORMAL)
         else:
+            if is_http := "http" in line:
+                from .forwarded_requests import read_request  # noqa: PLC0415 - as above
+
+                message = read_request(kernel, message)
             number = _number(line.get("number"))
-            caller = _ForwardedCaller(kernel, number, to, message, types, put.send_nowait)
+            caller = _ForwardedCaller(kernel, number, to, message, types, put.send_nowait, is_http)
             kernel.calls.begin(caller, Priority.NORMAL)
 
     async with trio.open_nursery() as nursery:

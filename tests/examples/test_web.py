@@ -3,15 +3,22 @@ closes no connection.
 """
 
 import json
+import os
 import shutil
+import signal
 import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 import trio
 
 from ergo_py import Node, open_node
+from ergo_py.shell.cli import main as ergo
 from examples.web.chat import Chat, Say
 from tests.web.rig import Peer, get, post, until
 from tests.web.test_websocket import Client, upgrade
@@ -98,3 +105,71 @@ async def test_curl_is_a_client() -> None:
 
     assert isinstance(done, subprocess.CompletedProcess)
     assert json.loads(done.stdout) == [{"name": "c", "text": "url"}]
+
+
+VERSIONS = """
+import sys
+from pathlib import Path
+
+import trio
+
+from ergo_py import ChildSpec, run
+from ergo_py.web import HTTPRequest, Response
+from examples.web.chat import Door, Room
+
+class NextRoom(Room):
+    def handle_call(self, request, caller):
+        if isinstance(request, HTTPRequest) and request.method == "GET":
+            return Response.json({"version": 2, "texts": [line.text for line in self.lines]})
+        return super().handle_call(request, caller)
+
+room = {"1": Room, "2": NextRoom}[Path(sys.argv[1]).read_text(encoding="utf-8")]
+
+async def main(node, task_status):
+    await node.supervise([ChildSpec("room", room), ChildSpec("door", Door, 0)])
+    print(await node.call("door", "port"), flush=True)
+    task_status.started()
+    await trio.sleep_forever()
+
+run(main, handover="chat", log_output="none")
+"""
+
+
+def test_two_versions_of_the_chat_replace_each_other_without_a_failed_request(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    version = short_path / "version"
+    version.write_text("1", encoding="utf-8")
+    answers, stop = list[object](), threading.Event()
+    command = [sys.executable, "-c", VERSIONS, str(version)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        port = int(first.stdout.readline())
+
+        def ask(method: str, body: bytes | None = None) -> tuple[int, bytes]:
+            with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as peer:
+                peer.request(method, "/messages", body)
+                answer = peer.getresponse()
+                return answer.status, answer.read()
+
+        def say() -> None:
+            while not stop.is_set():
+                try:
+                    answers.append(ask("POST", line("ann", str(len(answers)))))
+                except OSError as error:
+                    answers.append(error)
+
+        saying = threading.Thread(target=say)
+        saying.start()
+        version.write_text("2", encoding="utf-8")
+        status, said = ergo(["upgrade", "chat"]), capsys.readouterr().out
+        stop.set()
+        saying.join()
+
+        kept = [str(number) for number in range(len(answers))][-100:]
+        assert (status, json.loads(ask("GET")[1])) == (0, {"version": 2, "texts": kept})
+        assert set(answers) == {(201, b"")}
+        assert first.wait(60) == 0
+        os.kill(int(said.partition("process ")[2].split()[0]), signal.SIGTERM)
+        first.stdout.read()  # the end of the second closes the pipe, too
