@@ -3,10 +3,11 @@
 import os
 import select
 from collections import deque
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
@@ -14,6 +15,9 @@ from ..meta.checks import check_conninfo
 from .bridge import DeviceBridge, DeviceKeywords
 
 __all__ = ["PostgresListen"]
+
+# A dead server is noticed, although nothing is sent to it.
+_LIMITS: Final = "connect_timeout=5 keepalives_idle=5 keepalives_interval=5 tcp_user_timeout=20000"
 
 
 class PostgresListen(DeviceBridge):
@@ -42,9 +46,8 @@ class PostgresListen(DeviceBridge):
     def open(self) -> None:
         """Connect, and listen."""
         self._heard: deque[psycopg.Notify] = deque()
-        self._session: psycopg.Connection[Any] = psycopg.connect(
-            self._conninfo, autocommit=True, connect_timeout=5
-        )
+        conninfo = make_conninfo(self._conninfo, **conninfo_to_dict(_LIMITS))
+        self._session: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
         try:
             for channel in self._channels:
                 self._session.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("psycopg", reason="needs psycopg")
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from ergo_py import Backoff, BadInputError
 from ergo_py.devices import DeviceLost, PostgresListen
@@ -83,6 +84,23 @@ async def test_an_absent_database_is_a_lost_device(short_path: Path) -> None:
         await owned.spawn(PostgresListen(f"host={short_path} user=ergo", "frames"))
 
         assert "OperationalError" in (await owned.until(DeviceLost)).why
+
+
+def test_the_system_notices_a_server_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent to a server that only notifies, so its silence tells nothing."""
+    asked: list[str] = []
+
+    def connect(conninfo: str, **_: object) -> None:
+        asked.append(conninfo)
+        raise psycopg.OperationalError("no server")
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    with pytest.raises(psycopg.OperationalError):
+        PostgresListen("host=db keepalives_idle=900", "frames").open()
+
+    parameters = conninfo_to_dict(asked[0])
+    assert parameters["host"] == "db"
+    assert (parameters["keepalives_idle"], parameters["tcp_user_timeout"]) == ("5", "20000")
 
 
 @pytest.mark.parametrize("data", ["text", ("channel", 1), ("channel",)])

@@ -12,12 +12,31 @@ import trio
 
 from ergo_py import ChildSpec, Node, pipelines
 from ergo_py.pipelines import Pipeline, Sink
-from tests.examples.programs import EXAMPLES
+from tests.examples.programs import EXAMPLES, ROOT
 from tests.meta.owner import eventually
 from tests.pipelines.brokers.rigs import put
 from tests.pipelines.brokers.servers import missing, started
 from tests.support import process_of, running_node
 
+WISHES = {
+    "serial": "serial",
+    "can bus": "can",
+    "modbus": "modbus",
+    "zeromq": "zeromq",
+    "udp": "udp",
+    "sqlite": "sqlite",
+    "postgres": "postgresql",
+    "notifications of postgres": "postgres-listen",
+    "redis": "redis",
+    "rabbitmq": "rabbitmq",
+    "mqtt": "mqtt",
+    "jetstream": "jetstream",
+    "kafka": "kafka",
+    "fastapi": "fastapi",
+}
+"""The words that a reader searches for, and the page that is first among those found: the search of
+the site puts titles first.
+"""
 NOWHERE = "127.0.0.1:1"
 PROGRAMS = {
     "postgres_jobs.py": ("psycopg", "jobs", f"host=127.0.0.1 port=1 dbname={NOWHERE}"),
@@ -32,6 +51,17 @@ server.
 WITH_SERVERS = pytest.mark.skipif(
     "ERGO_BROKERS" not in os.environ, reason="`python -m benchmarks brokers` starts the servers"
 )
+
+
+def test_each_recipe_has_the_word_of_its_readers_in_its_title() -> None:
+    recipes = {page.stem: page for page in (ROOT / "docs" / "cookbook").glob("*.md")}
+    del recipes["index"]
+    titles = {name: page.read_text(encoding="utf-8") for name, page in recipes.items()}
+
+    assert {*WISHES.values()} == {*recipes}
+    assert [
+        word for word, name in WISHES.items() if word not in titles[name].splitlines()[0].lower()
+    ] == []
 
 
 def children(program: str, address: str, folder: Path) -> list[ChildSpec]:

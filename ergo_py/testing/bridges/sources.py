@@ -66,9 +66,15 @@ def _expect(found: object, expected: object, question: str) -> None:
         raise AssertionError(f"{question}: expected {expected!r}, found {found!r}")
 
 
+def _pause(seconds: float) -> bool:
+    sleep(seconds)
+    return True
+
+
 @contextmanager
-def _opened(rig: SourceRig) -> Iterator[Source]:
+def _opened(rig: SourceRig, most_unacknowledged: int = 1000) -> Iterator[Source]:
     source = rig.source()
+    source.work_with(_pause, most_unacknowledged)
     try:
         source.open()
         yield source
@@ -164,6 +170,24 @@ def unacknowledged_items_return(rig: SourceRig) -> None:
     _expect_left(rig, 0, "items left at the end")
 
 
+def no_more_is_delivered_than_the_bound(rig: SourceRig) -> None:
+    """A broker that sends items without being asked sends no more than the pipeline may have open.
+    The next opening takes the others as new.
+    """
+    bodies = [b"%d" % number for number in range(5 * _BOUND)]
+    rig.put(bodies)
+    with _opened(rig, _BOUND) as source:
+        _take(source, 1)
+        for _ in range(3):
+            source.wait(0.05)
+    with _opened(rig) as source:
+        items = _take(source, len(bodies))
+        source.ack(items)
+    marked = sum(item.redelivered for item in items)
+    if not 1 <= marked <= _BOUND:
+        raise AssertionError(f"{marked} items are marked after one was taken, bound {_BOUND}")
+
+
 def an_acknowledgement_may_come_late(rig: SourceRig) -> None:
     """``ack`` of an item of the opening before, or a second time, does no harm to others."""
     with _opened(rig) as source:
@@ -249,6 +273,7 @@ SOURCE_RULES: Final[Sequence[SourceRule]] = (
     an_empty_queue_does_not_block,
     acknowledged_items_do_not_return,
     unacknowledged_items_return,
+    no_more_is_delivered_than_the_bound,
     an_acknowledgement_may_come_late,
     it_opens_and_closes_in_any_order,
     a_pipeline_loses_nothing_through_kills,

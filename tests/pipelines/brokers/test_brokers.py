@@ -61,29 +61,6 @@ def test_the_broker_has_an_acknowledgement_when_ack_returns(
     source.close()
 
 
-def test_a_broker_sends_no_more_items_than_the_pipeline_may_have_open(
-    broker: tuple[str, BrokerServer],
-) -> None:
-    """Otherwise items come back as redelivered that no pipeline has taken."""
-    rig = Rig(broker[1], "bound")
-    rig.put([b"%d" % number for number in range(50)])
-    source = rig.source()
-    source.work_with(lambda _: True, 5)
-    source.open()
-    first = taken(source, 1)
-    for _ in range(3):
-        source.wait(0.05)
-    source.close()
-    source = rig.source()
-    source.open()
-    items = taken(source, 50)
-    source.ack(items)
-    source.close()
-
-    marked = {item.body for item in items if item.redelivered}
-    assert {first[0].body} <= marked <= {b"%d" % number for number in range(5)}
-
-
 def test_a_mosquitto_that_is_killed_between_two_saves_forgets_the_last_items() -> None:
     """It loses the items since the last save, and takes their acknowledgements back: the
     documented reason to set ``autosave_interval``.

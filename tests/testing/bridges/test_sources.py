@@ -100,6 +100,18 @@ class Forgetful(Memory):
         self.queue.delivered.clear()
 
 
+class Hoarding(Memory):
+    """Fetches all items at once, whatever the bound."""
+
+    def open(self) -> None:
+        super().open()
+        self.fetched = super().take(1000)
+
+    def take(self, most: int) -> list[Item]:
+        items, self.fetched = self.fetched[:most], self.fetched[most:]
+        return items
+
+
 class Strict(Memory):
     """Refuses an acknowledgement of an item that was not delivered."""
 
@@ -136,6 +148,7 @@ def test_a_source_in_memory_keeps_the_rule(rule: SourceRule) -> None:
         (rules.no_more_is_taken_than_asked, Repeating),
         (rules.an_empty_queue_does_not_block, Impatient),
         (rules.unacknowledged_items_return, Unmarked),
+        (rules.no_more_is_delivered_than_the_bound, Hoarding),
         (rules.an_acknowledgement_may_come_late, Strict),
         (rules.it_opens_and_closes_in_any_order, Fragile),
     ],
