@@ -13,9 +13,9 @@ FUZZ_MINUTES ?= 3
 # tests for itself, which takes seconds.
 WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --dist=worksteal
 # For the counted tests, beside which `make check` runs the type checkers.
-FEWER_WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)') --dist=worksteal
+FEWER_PARTS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 # For the tests of the other rooms, which wait for more than half of their time.
-MORE_WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 2)') --dist=worksteal
+MORE_PARTS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 2)')
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -105,10 +105,12 @@ $(VENV)/.prepared: $(DEV)
 # lines which pure Python does not; then, with it and uncounted, the other tests of the functions
 # that it replaces, and the tests of the other rooms. tests/conftest.py says which are which.
 coverage: $(VENV)/.prepared
-	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m pytest $(FEWER_WORKERS) -m "counted" --cov --cov-report= $(ARGS)
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest -m "counted" --cov --cov-append --cov-report= tests/_core/speed $$(cat .ci/counted-speed-tests)
+	rm -rf .coverage-parts
+	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m tests.parts $(FEWER_PARTS) -m "counted" --cov --cov-report= $(ARGS)
+	COVERAGE_FILE=.coverage-parts/speed/data HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest -m "counted" --cov --cov-report= tests/_core/speed $$(cat .ci/counted-speed-tests)
+	$(BIN)/coverage combine --quiet .coverage-parts/*/data
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py,ergo_py/web/parsing/*' --fail-under=100
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(MORE_WORKERS) -m "not counted or replaced" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m tests.parts $(MORE_PARTS) -m "not counted or replaced" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
 # Messages and calls without direct hand-off. They take seconds, and workers as long to start.
 trio-turns: $(DEV)
@@ -159,7 +161,7 @@ walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, 
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1200 tests/examples/test_walk.py
 
 clean:          ## Remove everything made here, environments included
-	rm -rf $(VENV) .venv-* docs/_build dist build .coverage .coverage.* htmlcov .hypothesis .fuzzed
+	rm -rf $(VENV) .venv-* docs/_build dist build .coverage .coverage.* .coverage-parts htmlcov .hypothesis .fuzzed
 	rm -rf .sanitized .axe .browser-failures ergo_py/_core/speed/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 
 from tests.installation import build_wheel, install
+from tests.parts import Part
 from tests.support import short_directory
 
 
@@ -95,23 +96,32 @@ _UNCOUNTED_RUN = "not counted or replaced"
 """The values of ``-m`` in the two runs of `make coverage`."""
 
 
+_PART = Part.of_this_program()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # To import all tests takes ten seconds, in each worker of each run. A run of `make coverage`
-    # imports the files only in which it selects tests.
-    selected = config.option.markexpr
-    if selected not in (_COUNTED_RUN, _UNCOUNTED_RUN):
-        return None
+    # To import all tests takes ten seconds. A run of `make coverage` imports the files only in
+    # which it selects tests, and each of its programs those of its part.
     if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
         return None
     path = collection_path.relative_to(config.rootpath).as_posix()
-    text = collection_path.read_text(encoding="utf-8")
+    is_ours = _has_selected_tests(path, config.option.markexpr) and _PART.owns(collection_path)
+    return not is_ours or None
+
+
+def _has_selected_tests(path: str, selected: str) -> bool:
+    if selected not in (_COUNTED_RUN, _UNCOUNTED_RUN):
+        return True
+    text = (_ROOT / path).read_text(encoding="utf-8")
     if selected == _COUNTED_RUN:
-        return (not path.startswith(_COUNTED_FILES) and "mark.counted" not in text) or None
+        return path.startswith(_COUNTED_FILES) or "mark.counted" in text
     is_left = not path.startswith(_COUNTED_FILES) or "no_cover" in text
-    return not (is_left or path.startswith(_REPLACED_FILES)) or None
+    return is_left or path.startswith(_REPLACED_FILES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Files that the command line names, or that are elsewhere, have not been asked about.
+    items[:] = [item for item in items if _PART.owns(item.path)]
     for item in items:
         if item.nodeid.startswith(_COUNTED_FILES) and not item.get_closest_marker("no_cover"):
             item.add_marker(pytest.mark.counted)
@@ -184,10 +194,10 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment in which ergo_py was installed from a wheel, once for all
-    workers of a run.
+    parts of a run.
     """
     place = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if _PART.parts > 1 or "PYTEST_XDIST_WORKER" in os.environ:
         place = place.parent
     venv = place / "installed"
     with (place / "installed.lock").open("a", encoding="utf-8") as lock:

@@ -1,0 +1,53 @@
+"""The programs of a test run share its files, and none of their failures is lost."""
+
+import sys
+import tempfile
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from tests.parts import VARIABLE, Part, run, status_of
+
+FILES = [Path(f"test_{number}.py") for number in range(10)]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_each_file_is_in_a_single_part(parts: int) -> None:
+    owners = [Part(number, parts) for number in range(parts)]
+
+    # Pytest comes across a file repeatedly.
+    found = [[path for path in FILES + FILES if owner.owns(path)] for owner in owners]
+
+    assert sorted(chain.from_iterable(found)) == sorted(FILES + FILES)
+    assert [len(set(mine)) for mine in found] == ([10] if parts == 1 else [4, 3, 3])
+
+
+def test_a_program_takes_its_part_from_the_environment_and_does_not_hand_it_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VARIABLE, "1/2")
+
+    first, then = Part.of_this_program(), Part.of_this_program()
+
+    assert [first.owns(path) for path in FILES[:3]] == [False, True, False]
+    assert all(then.owns(path) for path in FILES)
+
+
+@pytest.mark.parametrize(
+    "statuses, status", [([0, 0], 0), ([0, 5], 0), ([5, 5], 5), ([0, 1, 5], 1), ([2, -6, 0], 2)]
+)
+def test_a_run_fails_with_any_of_its_parts(statuses: list[int], status: int) -> None:
+    assert status_of(statuses) == status
+
+
+def test_a_run_prints_the_output_of_all_parts_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = f"import os; part = os.environ[{VARIABLE!r}]; print(part); raise SystemExit(part[0])"
+
+    assert run(2, [sys.executable, "-S", "-c", program]) == 1
+
+    printed = capfd.readouterr().out
+    assert printed == "-- part 1 of 2\n0/2\n0\n-- part 2 of 2\n1/2\n1\n"
