@@ -30,12 +30,16 @@ MAY_NEED_HINT: Final = (RuntimeError, AttributeError, TypeError)
 
 
 def near(name: object, known: Iterable[str], alike: float = 0.7) -> str | None:
-    """The known name that is most like ``name``: at least ``alike``, where 1.0 is the same name."""
+    """The known name that is most like ``name``: at least ``alike``, where 1.0 is the same name, or
+    with the same letters in another order, which counts little in a short name.
+    """
     if not isinstance(name, str) or len(name) > _LONG:
         return None
     from difflib import get_close_matches  # noqa: PLC0415 - needed only after a mistake
 
-    found = get_close_matches(name, [each for each in known if each != name], 1, alike)
+    others = [each for each in known if each != name]
+    found = get_close_matches(name, others, 1, alike)
+    found += [each for each in others if sorted(each) == sorted(name)]
     return found[0] if found else None
 
 

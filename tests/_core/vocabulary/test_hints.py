@@ -22,6 +22,7 @@ NAMES = ["counter", "worker-1", "worker-2", "log"]
         ("conter", "counter"),
         ("Counter", "counter"),
         ("worker1", "worker-1"),
+        ("lgo", "log"),
         ("counter", None),
         ("database", None),
         ("", None),
