@@ -120,7 +120,7 @@ def test_a_command_about_a_running_node_does_not_load_the_kernel(
         "ergo_py._core.vocabulary",
         *(
             f"ergo_py._core.vocabulary.{name}"
-            for name in ("choices", "errors", "hints", "ids", "public_names", "reasons", "text")
+            for name in "choices errors hints ids late_methods public_names reasons text".split()
         ),
     }
 
