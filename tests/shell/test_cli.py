@@ -99,6 +99,11 @@ def ergo(capsys: pytest.CaptureFixture[str]) -> Ergo:
 # -- start-up --------------------------------------------------------------------------------------
 
 
+VOCABULARY_OF_COMMANDS = (
+    *("choices", "errors", "hints", "ids", "late_methods", "public_names", "reasons", "text"),
+)
+
+
 @pytest.mark.parametrize(
     "command",
     ["nodes", "ps", "tree", "info", "crashes", "dead-letters", "top --count 1 --interval 0.1"],
@@ -118,10 +123,7 @@ def test_a_command_about_a_running_node_does_not_load_the_kernel(
         name for name in loaded if name.startswith("ergo_py._core.") and not name.startswith(errors)
     } <= {
         "ergo_py._core.vocabulary",
-        *(
-            f"ergo_py._core.vocabulary.{name}"
-            for name in "choices errors hints ids late_methods public_names reasons text".split()
-        ),
+        *(f"ergo_py._core.vocabulary.{name}" for name in VOCABULARY_OF_COMMANDS),
     }
 
 
