@@ -103,7 +103,7 @@ class RedisStream(Broker[redis.Redis, bytes]):
     def _find(self, entries: Entries, *, is_redelivered: bool) -> None:
         for number, fields in entries:
             if fields is not None:
-                # Another program may have put an entry without a body, which would come for ever.
+                # An entry of another program may have no body; it must not hold up the others.
                 body = fields.get(b"body", b"")
                 self.find(body, fields.get(b"key"), number, is_redelivered, number)
 

@@ -90,7 +90,7 @@ def test_an_address_of_another_kind_is_taken(name: str, url: str) -> None:
     [(pipelines, "PostgresQueue"), (devices, "PostgresListen"), (entities, "Postgres")],
     ids=["queue", "listen", "store"],
 )
-def test_an_address_of_a_database_that_cannot_be_read_is_refused_without_its_password(
+def test_an_unreadable_address_of_a_database_is_refused_without_its_password(
     room: Any, name: str, conninfo: Any
 ) -> None:
     pytest.importorskip("psycopg", reason="needs the package psycopg")
