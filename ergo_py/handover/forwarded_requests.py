@@ -3,7 +3,7 @@ has the connection of the peer, and the new program has the process.
 """
 
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from .._core.kernel import Kernel
 from .._core.vocabulary.envelopes import Priority
@@ -16,6 +16,10 @@ from ..web.parsing.http1 import Head
 
 __all__ = ["plain_request", "plain_response", "read_request", "read_response", "unavailable"]
 
+PlainRequest: TypeAlias = tuple[
+    str, list[str], bytes, str, str, str, str, int, str, bool, list[list[str]], dict[str, str]
+]
+PlainResponse: TypeAlias = tuple[int, bytes, list[list[str]], bool]
 _TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
 """The field that a response writes for a body of text."""
 
@@ -25,15 +29,25 @@ def unavailable() -> HTTPError:
     return HTTPError(503, "the process has moved to the next program", [("retry-after", "1")])
 
 
-def plain_request(request: object) -> object:
+def plain_request(request: object) -> PlainRequest | None:
     """The plain values of a request; None if the object is no request, or its body is a stream."""
     if not isinstance(request, HTTPRequest) or (request.head.length != 0 and not request.body):
         return None
     head = request.head
-    named = request.method, request.path, request.body, str(request.peer), request.scheme
-    fields = [list(pair) for pair in head.fields]
-    heads = head.target, head.path, head.is_http_10, fields, dict(head.headers)
-    return [*named, request.client, request.host, request.prefix, *heads]
+    return (
+        request.method,
+        list(request.path),
+        request.body,
+        str(request.peer),
+        request.scheme,
+        request.client,
+        request.host,
+        request.prefix,
+        head.path,
+        head.is_http_10,
+        [list(pair) for pair in head.fields],
+        dict(head.headers),
+    )
 
 
 class _ForwardedExchange:
@@ -45,12 +59,10 @@ class _ForwardedExchange:
         self.ref = ref
 
 
-def read_request(kernel: Kernel, plain: Any) -> HTTPRequest:
+def read_request(kernel: Kernel, plain: PlainRequest) -> HTTPRequest:
     """The request with these values. A response to it cannot be a stream."""
-    method, path, body, peer, scheme, client, host, prefix, *heads = plain
-    target, path_text, is_http_10, fields, headers = heads
-    head = Head(method, target, is_http_10, [(name, text) for name, text in fields], headers)
-    head.path = path_text
+    method, path, body, peer, scheme, client, host, prefix, target, is_old, fields, headers = plain
+    head = Head(method, target, is_old, [(name, text) for name, text in fields], headers)
     node, creation, number = kernel.pid.node, kernel.pid.creation, next(kernel.router.references)
     made = HTTPRequest(
         method,
@@ -67,7 +79,9 @@ def read_request(kernel: Kernel, plain: Any) -> HTTPRequest:
     return made
 
 
-def plain_response(kernel: Kernel, to: str | PID, request: object, answer: object) -> object:
+def plain_response(
+    kernel: Kernel, to: str | PID, request: object, answer: object
+) -> PlainResponse | None:
     """The plain values of the response to a forwarded request; None for another answer. A process
     that has begun a stream hears that its peer has left.
     """
@@ -81,10 +95,10 @@ def plain_response(kernel: Kernel, to: str | PID, request: object, answer: objec
             kernel.router.send(kernel.pid, to, gone, Priority.NORMAL)
         answer = unavailable().response
     headers = [list(pair) for pair in answer.headers]
-    return [answer.status, answer.body, headers, answer.head.endswith(_TEXT)]
+    return answer.status, answer.body, headers, answer.head.endswith(_TEXT)
 
 
-def read_response(plain: Any) -> Response:
+def read_response(plain: PlainResponse) -> Response:
     """The response with these values."""
     status, body, headers, is_text = plain
     made = Response(status, headers=[(name, text) for name, text in headers])

@@ -128,7 +128,7 @@ class WebConnection(TCPConnection):
         if self._websocket is None:
             self._http.drain()
         else:
-            self._websocket.close(WSClose(self._site.close_code))
+            self._websocket.close(WSClose(self._site.drains_with))
 
     # -- WebSocket ---------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class WebConnection(TCPConnection):
         self._input.use(websocket, self._now)
         websocket.begin()
         self._transport.read_on()
-        if self._site.is_draining:
+        if self._site.drains_with:
             self.drain()
 
     # -- messages ----------------------------------------------------------------------------------

@@ -288,7 +288,7 @@ class WebServer(Listener):
     @property
     def is_draining(self) -> bool:
         """Whether the server ends in order, and takes no further requests."""
-        return self._site.is_draining
+        return bool(self._site.drains_with)
 
     # -- looking inside ----------------------------------------------------------------------------
 

@@ -52,9 +52,8 @@ class Site:
         self._places: dict[str, tuple[tuple[str, ...], Place | None]] = {}
         self.hosts: Hosts | None = None if options.hosts is None else Hosts(options.hosts)
         """The hosts that are served; None for all."""
-        self.is_draining: bool = False
-        self.close_code: int = _GOING_AWAY
-        """The code with which a drain closes WebSockets."""
+        self.drains_with: int = 0
+        """The code with which a drain closes WebSockets; 0 while there is no drain."""
         self.applications: Applications = Applications(self)
         """The mounted applications."""
         self.is_timed: bool = options.access_log or options.metrics
@@ -153,9 +152,7 @@ class Site:
 
     def begin_drain(self, *, is_replaced: bool = False) -> None:
         """Take no further requests. With ``is_replaced``, the next program does."""
-        if is_replaced:
-            self.close_code = _SERVICE_RESTART
-        self.is_draining = True
+        self.drains_with = self.drains_with or (_SERVICE_RESTART if is_replaced else _GOING_AWAY)
 
     def find(self, target: str) -> tuple[tuple[str, ...], Place | None]:
         """The decoded parts of a path, and its place. Short paths are remembered.

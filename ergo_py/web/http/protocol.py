@@ -186,7 +186,7 @@ class HTTPProtocol:
             client=client,
             host=host,
         )
-        if site.is_draining:
+        if site.drains_with:
             self._respond(unavailable())
             return
         if site.hosts is not None and not site.hosts.serve(host, head.host):
@@ -311,10 +311,10 @@ class HTTPProtocol:
         head = None if request is None else request.head
         is_http_10 = head is not None and head.is_http_10
         has_body = head is None or head.method != "HEAD"
-        if not self.closes and (self.site.is_draining or not parser.body_is_done):
+        if not self.closes and (self.site.drains_with or not parser.body_is_done):
             # A peer that still waits for `100 Continue` may send its body or not.
             self.closes = (
-                self.site.is_draining or self._body.awaits_sign or parser.left > MOST_SKIPPED
+                bool(self.site.drains_with) or self._body.awaits_sign or parser.left > MOST_SKIPPED
             )
         sent = 0
         if response.stream:
