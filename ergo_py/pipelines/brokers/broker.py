@@ -12,7 +12,7 @@ from ..item import Item
 from ..source import Source
 from ..steps import Sink
 
-__all__ = ["BatchKeywords", "Broker", "Opened", "header_of", "key_of"]
+__all__ = ["BatchKeywords", "Broker", "Opened", "header_of", "key_of", "number_of"]
 
 L = TypeVar("L")
 P = TypeVar("P")
@@ -44,6 +44,11 @@ def header_of(key: str | bytes) -> str:
 def key_of(header: str) -> str:
     """The key that a header has."""
     return unquote(header, errors="surrogateescape")
+
+
+def number_of(note: str | None) -> int:
+    """The number that a bridge has noted at the broker; 0 for the note of another tool, or none."""
+    return int(note) if note and note.isdecimal() else 0
 
 
 class Broker(Source, Sink, Generic[L, P]):

@@ -6,7 +6,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
-from .broker import BatchKeywords, Broker, Opened
+from .broker import BatchKeywords, Broker, Opened, number_of
 
 __all__ = ["Kafka"]
 
@@ -72,7 +72,7 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for known in consumer.committed(partitions, timeout=_ANSWER):
-            self._seen[known.partition] = int(known.metadata or 0)
+            self._seen[known.partition] = number_of(known.metadata)
 
     def _revoke(self, *_: object) -> None:
         """Another consumer takes the items of these partitions again."""

@@ -130,6 +130,46 @@ def test_an_entry_of_redis_without_a_body_is_an_item_and_holds_up_no_others(
     assert [item.body for item in source.take(10)] == [b"", b"item"]
 
 
+class OddOffsets:
+    """A consumer of Kafka in a group whose offset another tool has committed."""
+
+    def __init__(self, _settings: object) -> None:
+        self.assign: Callable[[Any, list[Any]], None] | None = None
+
+    def list_topics(self, **_: object) -> None:
+        """Ask the brokers."""
+
+    def subscribe(self, _topics: object, on_assign: Any, **_: object) -> None:
+        """Join the group."""
+        self.assign = on_assign
+
+    def committed(self, partitions: list[Any], **_: object) -> list[Any]:
+        """The offset."""
+        return partitions
+
+    def consume(self, *_: object) -> list[Any]:
+        """Get the partition, which has no messages."""
+        from confluent_kafka import TopicPartition
+
+        assert self.assign is not None
+        self.assign(self, [TopicPartition("jobs", 0, 5, metadata="reset by hand")])
+        return []
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+def test_an_offset_that_another_tool_has_committed_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("confluent_kafka", reason="needs the package confluent_kafka")
+    source = pipelines.Kafka("localhost", "jobs", group="all")
+    monkeypatch.setattr("ergo_py.pipelines.brokers.kafka.Consumer", OddOffsets)
+    source.open()
+
+    assert source.take(1) == []
+
+
 @pytest.mark.parametrize("name, option", [("MQTT", "session"), ("Kafka", "group")])
 def test_a_source_without_its_name_at_the_broker_says_so(name: str, option: str) -> None:
     package = {"MQTT": "paho", "Kafka": "confluent_kafka"}[name]
