@@ -40,8 +40,9 @@ from .channel import Channel, Line, make_turn, take_turn
 __all__ = ["ArrivingConnections", "LeavingConnections"]
 
 _BATCH: Final = 50
-"""Connections in a batch. Each waits for the others: with 250, a pause was four times as long, and
-with 10, the move of all took twice as long. A message takes at most 253 descriptors.
+"""Connections in a batch. Each waits for the others: of 4,000 connections on two busy cores, the
+longest pause was 0.6 s with 50, and 3 s with 240; with 10, the move took twice the processor time.
+A message takes at most 253 descriptors.
 """
 _UNDER_WAY: Final = 2
 """Batches that the successor has not answered: it starts the sessions of one while this program
