@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial, wraps
 from inspect import signature
 from math import inf
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, overload
 
 from ._core import node_lifecycle
 from ._core.kernel import Kernel
@@ -474,7 +474,7 @@ def _opening(
     return open_node
 
 
-open_node = _opening(node_lifecycle.open_node)
+open_node: Final = _opening(node_lifecycle.open_node)
 
 
 show_public_names(__name__)

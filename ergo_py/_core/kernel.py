@@ -197,37 +197,39 @@ class Kernel:
         name, creation, observer = options.name, self.pid.creation, options.observer
         if options.debug_shared_state:
             observer = ChangedMessages(self.logger.warning, observer)
-        self.observer = None if observer is None else Observer(observer, self._observer_failed)
+        self.observer: Observer | None = (
+            None if observer is None else Observer(observer, self._observer_failed)
+        )
         """The observer of the node; None for most nodes."""
         hooks = self._hooks(options)
         store = DeadLetters(options.dead_letters)
         turns = turns_of_loop(options.direct_handoff)
-        self.tracing = options.tracing
+        self.tracing: Any = options.tracing
         """The spans of a traced node; None without tracing."""
         self.trace_sends: Callable[[Any], AbstractContextManager[None]] = nullcontext
         """The sending verbs of a process, while it handles a message of a sampled trace."""
-        self.router = (HookedRouter if hooks else Router)(
+        self.router: Router = (HookedRouter if hooks else Router)(
             name, creation, bridge, self.clock, store, options.inline_calls, turns, hooks
         )
         """Resolves addresses and delivers messages."""
         token = Ref(name, creation, next(self.router.references))
-        self.calls = (HookedCalls if hooks else Calls)(self.router)
+        self.calls: Calls = (HookedCalls if hooks else Calls)(self.router)
         """Makes calls."""
-        self.publisher = Publisher(self.router, self.pid, token)
+        self.publisher: Publisher = Publisher(self.router, self.pid, token)
         """The events of the node, and of its processes."""
         self.settings: dict[str, Callable[[], None]] = {"log_level": self._read_log_level}
         """The functions that read the settings of the node again, by name. They raise if the new
         value is invalid, and leave the old one.
         """
         self._read_log_level()
-        self.relations = Relations()
+        self.relations: Relations = Relations()
         """Which process watches which target."""
-        self.links = Links(self.router, self.publisher, self.relations, self.pid)
+        self.links: Links = Links(self.router, self.publisher, self.relations, self.pid)
         """Links and monitors, and their signals."""
 
     def _compose_records(self, options: NodeOptions) -> None:
         """Make the parts that tell how processes ended, and which addresses had none."""
-        self.lifetimes = Lifetimes(options.obituaries)
+        self.lifetimes: Lifetimes = Lifetimes(options.obituaries)
         """How many processes have started, and how they ended."""
         names, obituaries = self.router.registry.names, self.lifetimes.obituaries
         missed = MissedAddresses(names, obituaries, self._warn_of_miss)
@@ -235,19 +237,21 @@ class Kernel:
 
     def _compose_threads(self, bridge: Bridge) -> None:
         """Make the parts that own or limit threads."""
-        self.thread_fairness = ThreadFairness()
+        self.thread_fairness: ThreadFairness = ThreadFairness()
         """Lets the loop run beside busy threads."""
-        self.dispatcher_threads = DispatcherThreads(bridge, self.thread_fairness, self._cannot_pin)
+        self.dispatcher_threads: DispatcherThreads = DispatcherThreads(
+            bridge, self.thread_fairness, self._cannot_pin
+        )
         """The threads of the dispatchers."""
-        self.workers = trio.CapacityLimiter(inf)
+        self.workers: trio.CapacityLimiter = trio.CapacityLimiter(inf)
         """Thread limiter for plain callbacks of meta-processes. Separate from trio's own, so that
         files, name lookups and programs keep their threads.
         """
-        self.task_threads = trio.CapacityLimiter(32)
+        self.task_threads: trio.CapacityLimiter = trio.CapacityLimiter(32)
         """Thread limiter for the plain functions of tasks, which are not tied to a resource. As
         many as Python's own thread pools have at most.
         """
-        self.idle_handlers = IdleHandlers(self.nursery)
+        self.idle_handlers: IdleHandlers = IdleHandlers(self.nursery)
         """The handlers of meta-processes that wait for their next message."""
         self.raise_cancel: RaiseCancel | None = None
         """Raises `trio.Cancelled` in any thread; for ``trio.from_thread``."""

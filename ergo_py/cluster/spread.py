@@ -90,7 +90,7 @@ class Spread(Actor):
         """The members of keys that were used lately."""
         self._calls: dict[Ref, tuple[Caller, PID, int]] = {}
         """Calls that are made again if their member ends, with the number of tries left."""
-        self.unsent = 0
+        self.unsent: int = 0
         """Messages that found no member, or a member without room."""
 
     # -- messages ----------------------------------------------------------------------------------

@@ -105,7 +105,8 @@ class Server:
         """A request is answered in a thread of its own."""
         self._closing = False
         self._over: Parker[None] = Parker()
-        self._listener, self.path = bind_socket(node.name)
+        self._listener, path = bind_socket(node.name)
+        self.path: Final = path
         self._selector = selectors.DefaultSelector()
         self._bell = _Bell()
         self._selector.register(self._listener, selectors.EVENT_READ)

@@ -1,6 +1,6 @@
 """`CAN`: a CAN bus, with python-can."""
 
-from typing import Any, Final, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 import can
 
@@ -26,7 +26,7 @@ class CAN(DeviceBridge):
 
     kind = "can"
     full_duplex = True
-    lost_by = (can.CanError, OSError)
+    lost_by: ClassVar[tuple[type[Exception], ...]] = (can.CanError, OSError)
 
     def __init__(
         self,

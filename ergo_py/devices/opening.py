@@ -73,14 +73,15 @@ class Opening(MetaProcess):
         self._failure: Exception | None = None
         """The error of a write that has lost the device."""
         # The loop alone uses the following.
-        self.has_ended = self._has_begun = False
+        self.has_ended: bool = False
+        self._has_begun = False
         self._write: _Write | None = None
         self._news = trio.Event()
 
     async def init(self) -> None:
         """Make the driver of this opening."""
         self._driver = self._make_driver(self)
-        self.kind = self._driver.kind
+        self.kind: str = self._driver.kind
         self._has_begun = True
         self._watch(self._now())
 

@@ -3,7 +3,7 @@
 import os
 import select
 from collections import deque
-from typing import Any, Final, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 import psycopg
 from psycopg import sql
@@ -36,7 +36,7 @@ class PostgresListen(DeviceBridge):
     """
 
     kind = "postgres"
-    lost_by = (psycopg.OperationalError, OSError)
+    lost_by: ClassVar[tuple[type[Exception], ...]] = (psycopg.OperationalError, OSError)
 
     def __init__(self, conninfo: str, *channels: str, **options: Unpack[DeviceKeywords]) -> None:
         super().__init__(**options)

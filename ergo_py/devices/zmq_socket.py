@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import zmq
 
@@ -24,7 +24,7 @@ class ZMQ(DeviceBridge):
     """
 
     kind = "zmq"
-    lost_by = (zmq.ZMQError, OSError)
+    lost_by: ClassVar[tuple[type[Exception], ...]] = (zmq.ZMQError, OSError)
 
     def __init__(
         self, socket: int, setup: Callable[[Any], object], **options: Unpack[DeviceKeywords]

@@ -66,8 +66,12 @@ class Totals:
     )
 
     def __init__(self) -> None:
-        self.commits = self.versions = self.parked = self.failures = 0
-        self.wakings = self.sleeps = 0
+        self.commits: int = 0
+        self.versions: int = 0
+        self.parked: int = 0
+        self.failures: int = 0
+        self.wakings: int = 0
+        self.sleeps: int = 0
         self.seconds: float = 0.0
         """The time that all commits have taken."""
         self.last_error: dict[str, object] | None = None

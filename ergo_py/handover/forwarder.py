@@ -37,7 +37,9 @@ class Link:
         """The codecs of the processes, by name, and of sessions, by number."""
         self.names: dict[PID, str | int] = {}
         """The names of the processes, and the numbers of sessions."""
-        self.upgrade = Upgrade("moved", ChildSpec("moved", ForwardingProcess, self), _nothing)
+        self.upgrade: Upgrade = Upgrade(
+            "moved", ChildSpec("moved", ForwardingProcess, self), _nothing
+        )
         """Puts a `ForwardingProcess` in the place of a process. One for all of them."""
         self._numbers = count()
         self._asked: dict[int, tuple[Caller, MessageTypes]] = {}

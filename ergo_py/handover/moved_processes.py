@@ -341,7 +341,7 @@ class Arriving:
         self._kernel = kernel
         self._codecs = _Codecs(kernel)
         self.connections: ArrivingConnections = ArrivingConnections(kernel, self._give)
-        self.connections_have_arrived = trio.Event()
+        self.connections_have_arrived: trio.Event = trio.Event()
         """All that the predecessor could move."""
 
     def names(self) -> list[str]:

@@ -53,7 +53,7 @@ class _WatchedSocket:
 class SocketPoller:
     """Serves the reader tasks of a server. Everything here happens on the loop."""
 
-    watch_type: ClassVar = _WatchedSocket
+    watch_type: ClassVar[type[_WatchedSocket]] = _WatchedSocket
     """For the C extension."""
 
     def __init__(self, start: Start) -> None:

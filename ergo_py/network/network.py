@@ -64,7 +64,8 @@ class Network:
     def __init__(self, context: NetworkContext) -> None:
         self.context = context
         """The parts that all other nodes share."""
-        self.kernel = kernel = context.kernel
+        kernel = context.kernel
+        self.kernel: Final = kernel
         """The kernel of the node."""
         self.peers: dict[str, Peer] = {}
         """The other nodes that are known by now, as receivers, by their names."""

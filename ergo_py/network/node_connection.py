@@ -64,7 +64,7 @@ class NodeConnection:
         self._owner = owner
         """The network, which announces nodes."""
         kernel = network.kernel
-        self.session = session = Session(
+        session = Session(
             self,
             kernel.router.creation,
             network.timing,
@@ -72,8 +72,10 @@ class NodeConnection:
             fresh,
             network.longest_operation,
         )
+        self.session: Session = session
         """The protocol with that node."""
-        self.peer = peer = Peer(network, node, session, owner)
+        peer = Peer(network, node, session, owner)
+        self.peer: Peer = peer
         """The node, as the receiver of messages and calls."""
         self.refusals: Refusals = Refusals(peer)
         """The operations that either node has refused the other."""

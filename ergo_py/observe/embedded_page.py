@@ -87,7 +87,7 @@ class Observe:
         self._hosts = hosts
         self._is_given = token is not None or bool(os.environ.get(_VARIABLE))
         self._token = token or os.environ.get(_VARIABLE) or new_token()
-        self.url = ""
+        self.url: str = ""
         """The address of the page, while it is open."""
 
     @property

@@ -67,8 +67,10 @@ class Entry:
     __slots__ = ("item", "key", "origin", "taken", "tries")
 
     def __init__(self, item: Item, taken: float) -> None:
-        self.origin = self.item = item
-        """As it was taken, and as the last stage has left it."""
+        self.origin: Item = item
+        """As it was taken."""
+        self.item: Item = item
+        """As the last stage has left it."""
         self.key: Hashable = None
         """Its key in the step where it is."""
         self.tries: int = 0
@@ -113,7 +115,9 @@ class Lanes:
         done: Callable[[Sequence[Entry]], None],
         give_up: Callable[[Entry, Exception], None],
     ) -> None:
-        self.step, self.retry, self.reopen = step, retry, reopen
+        self.step: Step = step
+        self.retry: Retry = retry
+        self.reopen: Backoff = reopen
         self._done, self._give_up = done, give_up
         self.inside: int = 0
         """Entries in the step: those that wait, and those that a lane handles."""

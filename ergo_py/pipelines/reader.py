@@ -45,7 +45,10 @@ class SourceReader(MetaProcess):
         self._wait = ReaderWait(self)
         self._tries = 0
         self._is_draining = False
-        self.taken = self.open = self.acknowledged = self.redelivered = 0
+        self.taken: int = 0
+        self.open: int = 0
+        self.acknowledged: int = 0
+        self.redelivered: int = 0
         """Items so far, and now."""
         self.lost: str = "not opened yet"
         """Why the source is not open; empty while it is."""

@@ -178,7 +178,7 @@ class ToActor(Stage):
                     "address", each, "the address of an actor, a list of addresses, or a class"
                 )
         check_number("timeout", timeout, least=0.0)
-        self.threads = len(self._addresses)
+        self.threads: int = len(self._addresses)
         self._address = self._addresses[0]
         self._timeout = timeout
         self._caller: Actor | None = None

@@ -139,7 +139,7 @@ class AtMethod(MachineState[Any]):
 
     def __init__(self, method: StateMethod, machine: object) -> None:
         self.machine = machine
-        self.timeout = method.timeout
+        self.timeout: float | None = method.timeout
         self._method = method
 
     @property

@@ -103,7 +103,7 @@ class PoolMailbox(Mailbox):
             # Not built here: a pool whose workers all start or end would build a ring for each.
             self._ring = None
         left = sum(name in self._running for name in self.leaving)
-        self.limit = self._size * max(1, len(self._running) - left)
+        self.limit: int = self._size * max(1, len(self._running) - left)
 
     @property
     def ring(self) -> list[Process]:
@@ -137,7 +137,7 @@ class PoolMailbox(Mailbox):
             len(worker.mailbox.main) for worker in self.ring
         ):
             return False
-        self.inbound = {**(self.inbound or {}), lane: promised + 1}
+        self.inbound: dict[Lane, int] | None = {**(self.inbound or {}), lane: promised + 1}
         return True
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
@@ -149,21 +149,21 @@ class PoolMailbox(Mailbox):
         if self._hand_over(envelope, must_fit=True):
             return Verdict.PASSED, None
         if isinstance(envelope[2], Caller):
-            self.dropped += 1
+            self.count_dropped()
             return Verdict.REFUSED, None
         match self.overflow:
             case Overflow.DROP_NEWEST:
-                self.dropped += 1
+                self.count_dropped()
                 return Verdict.DROPPED, None
             case Overflow.DROP_OLDEST if (worker := self._choose(envelope, must_fit=False)) and (
                 oldest := worker.mailbox.take_oldest_user_message(lane)
             ):
-                self.dropped += 1
+                self.count_dropped()
                 self._give(worker, envelope)
                 return Verdict.DISPLACED, oldest
             case Divert():
                 return Verdict.DIVERTED, None
-        self.dropped += 1
+        self.count_dropped()
         return Verdict.REFUSED, None
 
     def push(self, lane: Lane, envelope: Envelope) -> None:
@@ -187,7 +187,7 @@ class PoolMailbox(Mailbox):
             super().wait_for_room(lane, envelope, waiter, depth)
             return
         if envelope is not None and isinstance(envelope[2], Caller):
-            self.dropped += 1
+            self.count_dropped()
             self._pool.router.discard(envelope, self._pool.id, Why.FULL, self._pool)
             return
         worker = (
@@ -330,7 +330,7 @@ class PoolMailbox(Mailbox):
     def _refuse(self, envelope: Envelope, error: Exception) -> None:
         _, sender, ref, payload = envelope
         self._pool.log.error("the key function of the pool failed", error=shown(error))
-        self.dropped += 1
+        self.count_dropped()
         if isinstance(ref, Caller):
             ref.settle(None, error)
         else:

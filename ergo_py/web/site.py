@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from .._core.messaging.calls import Calls
+from .._core.messaging.clock import Clock
+from .._core.messaging.router import Router
 from .._core.metas.meta import Meta
 from .._core.runtime.detached_task import DetachedTask
 from .._core.vocabulary.envelopes import Priority
@@ -69,9 +72,9 @@ class Site:
     def open(self, meta: Meta) -> None:
         """Use the kernel of this server."""
         self.meta = meta
-        self.router = meta.router
-        self.calls = meta.kernel.calls
-        self.clock = meta.kernel.clock
+        self.router: Router = meta.router
+        self.calls: Calls = meta.kernel.calls
+        self.clock: Clock = meta.kernel.clock
         self.now: Callable[[], float] = meta.kernel.clock.now
         self.next_reference: Callable[[], int] = meta.router.references.__next__
         """The number of the next exchange."""

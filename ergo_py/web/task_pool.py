@@ -25,7 +25,7 @@ class PooledTask:
 
     __slots__ = ("scope", "task", "work")
 
-    mailbox = NoMailbox()
+    mailbox: NoMailbox = NoMailbox()
     """For the turns in which it is woken."""
 
     def __init__(self, task: Task, work: Awaitable[None]) -> None:

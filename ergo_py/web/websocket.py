@@ -143,7 +143,9 @@ class WebSocket:
         # The parser of the connection's input
         self.has_more: bool = True
         self.paused: bool = False
-        self.unfinished = self.count = self.produced = 0
+        self.unfinished: int = 0
+        self.count: int = 0
+        self.produced: int = 0
         self.error: str | None = None
 
     def begin(self) -> None:

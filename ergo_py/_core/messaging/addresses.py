@@ -35,6 +35,10 @@ class Addresses:
         self.stopped: bool = False
         """Whether the node is down: it resolves no address of another node."""
 
+    def join_network(self, remote: RemoteNodes) -> None:
+        """Resolve addresses of other nodes from now on."""
+        self.remote = remote
+
     def resolve(self, to: Target) -> Receiver | None:
         """Find the receiver at an address: a process or meta-process of this node, or the other
         node that the address names. None if there is none.

@@ -34,7 +34,7 @@ class Clock:
         self.timers: Timers = Timers(run, get_ident)
         self.deadlines: Deadlines = Deadlines()
         self._fire = fire
-        self.now = now
+        self.now: Callable[[], float] = now
         """The current time, on the scale of all deadlines of the node. Callable from any thread;
         virtual in tests that use a virtual clock.
         """

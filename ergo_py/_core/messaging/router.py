@@ -45,8 +45,8 @@ from ..vocabulary.reasons import NoProcess, Reason, is_failure
 from .addresses import Addresses
 from .clock import Clock
 from .hooks import Hook
-from .receiver import NO_RECEIVER, Receiver
-from .remote import RemoteNodes, RemoteReceiver
+from .receiver import NO_RECEIVER, AnyProcess, Receiver
+from .remote import RemoteReceiver
 from .traces import Mark
 from .waiters import TaskWaiter, ThreadWaiter
 
@@ -152,7 +152,7 @@ class Router(Addresses):
         self.free: int = _SHORT_CUTS
         """How many more awaits may skip the checkpoint, before `slice_end`."""
         self.slice_end: float = 0.0
-        self.last_receiver = NO_RECEIVER
+        self.last_receiver: AnyProcess = NO_RECEIVER
         """The receiver of the last message, of any sender. A cache: any thread reads it once and
         writes it once, so it needs no lock.
         """
@@ -160,7 +160,7 @@ class Router(Addresses):
 
     def close(self, why: str = "") -> None:
         """Refuse all messages and calls: the node is down. ``why`` is for their errors."""
-        self.stopped = True
+        self.stopped: bool = True
         self.bridge.close(why)
 
     def _forked(self) -> None:
@@ -169,10 +169,6 @@ class Router(Addresses):
         self.stopped = True
         for process in self.processes.values():
             process.close_mailbox()
-
-    def join_network(self, remote: RemoteNodes) -> None:
-        """Resolve addresses of other nodes from now on."""
-        self.remote = remote
 
     def forget_receiver(self) -> None:
         """Forget the receiver of the last message: it has ended."""

@@ -32,7 +32,7 @@ class TaskCaller(Caller):
 
     __slots__ = ("_endless", "task")
 
-    mailbox = NoMailbox()
+    mailbox: NoMailbox = NoMailbox()
 
     _endless: bool
     """Set only for a call without a timeout, so that the other calls do not pay for it."""
@@ -54,8 +54,10 @@ class TaskCaller(Caller):
         self.request = request
         self.task: Task = task
         self.callee = callee
-        self.settled = self._deferred = False
-        self.value = self.error = None
+        self.settled: bool = False
+        self._deferred = False
+        self.value: object = None
+        self.error = None
 
     def wait_without_limit(self) -> None:
         """Mark the call as one without a timeout."""

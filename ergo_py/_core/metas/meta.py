@@ -12,7 +12,7 @@ from trio.lowlevel import current_task
 
 from ..kernel import Kernel
 from ..messaging.requests import RequestCaller, begin_request
-from ..messaging.router import LANES, check_priority
+from ..messaging.router import LANES, Router, check_priority
 from ..messaging.waiters import TaskWaiter
 from ..runtime.bridge import get_ident
 from ..runtime.parking import park_as, wake
@@ -108,7 +108,7 @@ class Meta:
         router = kernel.router
         self.kernel: Kernel = kernel
         """The shared parts of its node."""
-        self.router: Final = router
+        self.router: Router = router
         self.id: Alias = Alias(router.node, router.creation, next(router.numbers))
         """Its alias, the address under which others send to it."""
         self.behaviour: Final = behaviour

@@ -2,6 +2,7 @@
 mailbox.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from trio.lowlevel import Task, enable_ki_protection
@@ -12,7 +13,7 @@ from ..runtime.parking import ENDED, PARKED, TaskPlaceholder
 from ..tables.callbacks import Callbacks
 from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import Mailbox
-from ..vocabulary.envelopes import Overflow
+from ..vocabulary.envelopes import Envelope, Overflow
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.options import Options
 from .unhandled_messages import skip_given_up, sweep
@@ -65,7 +66,7 @@ class Addressee:
         """Its logger; None until it logs."""
         self.mailbox: Mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
         """The messages and signals that wait for it."""
-        self.main = self.mailbox.main
+        self.main: deque[Envelope] = self.mailbox.main
         """The lane of its mailbox for plain messages, to which most senders append."""
         self.task: Task | TaskPlaceholder = task
         """The task that reads the mailbox, or a placeholder before its first step and after its

@@ -119,7 +119,7 @@ class Lifecycle(Addressee):
         """Note that no task reads the mailbox any more: a thread looks at the task after its
         append, and sees that it was too late.
         """
-        self.task = _GONE
+        self.task: Task | TaskPlaceholder = _GONE
         turn = self.turn
         if (
             turn.handling is not None

@@ -12,6 +12,7 @@ from ..messaging.receiver import Stoppable
 from ..messaging.requests import RequestCaller
 from ..runtime.time_slices import in_slices
 from ..tables.child_slot import ChildSlot
+from ..tables.pending_calls import Caller
 from ..tables.timers import Owned
 from ..vocabulary.ids import EventName, Ref
 from ..vocabulary.reasons import Reason, Shutdown
@@ -69,7 +70,7 @@ class Owner(Lifecycle):
         self.owned[child.id] = child
         if child.callback_task is not self.callback_task:
             return False
-        self.waiting = child
+        self.waiting: Caller | Process | None = child
         return True
 
     def own(self, key: object, thing: Stoppable) -> None:

@@ -13,14 +13,16 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 from trio.lowlevel import Task, current_task
 
 from ..kernel import Kernel
-from ..messaging.receiver import NO_RECEIVER, AnyProcess
+from ..messaging.receiver import NO_RECEIVER, AnyProcess, Stoppable
 from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
 from ..runtime.parking import PARKED, wake
 from ..tables.callbacks import Callbacks, check_waiting, runs_callbacks
+from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import LanedMailbox
 from ..tables.pending_calls import Caller
+from ..tables.timers import Owned
 from ..tables.verb_chain import VerbChain
 from ..vocabulary.envelopes import (
     EXIT,
@@ -32,7 +34,7 @@ from ..vocabulary.envelopes import (
     Priority,
 )
 from ..vocabulary.errors import NotAllowedError
-from ..vocabulary.ids import PID, Alias, Target
+from ..vocabulary.ids import PID, Alias, EventName, Target
 from ..vocabulary.info import Ended
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
@@ -44,6 +46,7 @@ from ..vocabulary.states import (
     STOPPING,
     TERMINATED,
     Operation,
+    State,
     check_allowed,
 )
 from ..vocabulary.unmatched import Unmatched
@@ -118,7 +121,7 @@ class Process(Owner):
     loop's thread, unless they say otherwise.
     """
 
-    blameless: ClassVar = False
+    blameless: ClassVar[bool] = False
     """Whether its failure is blamed on another object. A process is to blame for its own
     failures.
     """
@@ -134,12 +137,13 @@ class Process(Owner):
     ) -> None:
         Addressee.__init__(self, kernel, callbacks, options, NOT_YET)
         self.state = INIT
-        self.born = born = perf_counter()
-        self.history = [INIT, born]
+        born = perf_counter()
+        self.born: float = born
+        self.history: list[State | float] = [INIT, born]
         self.turn = NO_TURN
-        self.callback_task = current_task()
-        self.waiting = None
-        self.asked_by = asked_by_none
+        self.callback_task: Task = current_task()
+        self.waiting: Caller | Process | None = None
+        self.asked_by: Callable[[], Task | None] = asked_by_none
         self.parent = parent
         """The process that has spawned it; None if the node has."""
         self.behaviour: Handlers = _NO_BEHAVIOUR
@@ -163,11 +167,11 @@ class Process(Owner):
         """Messages and calls that its behaviour has no callback for."""
         self.is_owner = False
         # Created on first use: a process that never needs these does not pay for them.
-        self.owned = None
-        self.events = None
-        self.timers = None
-        self.requests = None
-        self.slots = None
+        self.owned: dict[object, Stoppable] | None = None
+        self.events: list[EventName] | None = None
+        self.timers: Owned | None = None
+        self.requests: dict[int, RequestCaller] | None = None
+        self.slots: dict[str, ChildSlot] | None = None
         self.tasks = None
         self.deferred: dict[Caller, None] | None = None
         """The calls that it answers later."""
@@ -269,7 +273,7 @@ class Process(Owner):
         if init:
             self.turn.lift_deadline()
         if shutdown:
-            self.options = replace(self.options, shutdown=inf)
+            self.options: Options = replace(self.options, shutdown=inf)
 
     def start_task(
         self,
@@ -404,7 +408,7 @@ class Process(Owner):
         self.router.registry.aliases[alias] = self
         if self.aliases is None:
             self.become_owner()
-            self.aliases = {}
+            self.aliases: dict[Alias, None] | None = {}
         self.aliases[alias] = None
         return alias
 

@@ -152,7 +152,8 @@ class DispatchedProcess(Process):
         """Record that the task has stopped waiting in that call. The thread serves the next."""
         self._beside = tuple(each for each in self._beside if each is not caller)
         if self._waiting is caller:
-            self.waiting = self._beside[0] if self._beside else None
+            first = self._beside[0] if self._beside else None
+            self.waiting = first  # pyright: ignore[reportIncompatibleVariableOverride] - a property
 
     @property
     def job(self) -> Job | None:

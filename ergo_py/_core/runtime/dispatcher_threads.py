@@ -108,7 +108,7 @@ class Job:
         owner: Any = None,
         host: ThreadHost | None = None,
     ) -> None:
-        self.function = function
+        self.function: Final = function
         self.host: ThreadHost | None = host
         """Serves ``trio.from_thread`` in the callback."""
         self.owner: Final = owner

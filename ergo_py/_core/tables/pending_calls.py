@@ -73,7 +73,7 @@ class Deadline(Expiry):
     __slots__ = ("_act",)
 
     def __init__(self, act: Callable[[], object]) -> None:
-        self.settled = False
+        self.settled: bool = False
         self._act = act
 
     def expire(self, timeout: float) -> None:
@@ -111,14 +111,14 @@ class Caller(Expiry):
         "value",
     )
 
-    def __init__(self, pid: PID | Alias, number: int, to: Any, request: Any) -> None:
-        self.settled = False
+    def __init__(self, pid: PID | Alias, number: int, to: object, request: object) -> None:
+        self.settled: bool = False
         self.pid: PID | Alias = pid
         self.number: int = number
         self.to: Any = to
-        self.request = request
+        self.request: object = request
         self.callee: Callee | None = None
-        self.value: Any = None
+        self.value: object = None
         self.error: BaseException | None = None
         self._deferred = False
 

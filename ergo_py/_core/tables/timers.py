@@ -45,7 +45,7 @@ class Timer:
     ) -> None:
         self._table: Timers | None = table
         self.owner: Any = owner
-        self.to = to
+        self.to: Any = to
         self.message: Any = message
         self.priority: Final = priority
         self.period: float = period
@@ -189,9 +189,9 @@ class Timers:
         thread: Callable[[], int] = _only_thread,
         short: int = _SHORT,
     ) -> None:
-        self.run = run
-        self.thread = thread
-        self.own_thread = thread()
+        self.run: Final = run
+        self.thread: Final = thread
+        self.own_thread: int = thread()
         self._heap: list[tuple[float, int, Timer]] = []
         self._leaving: list[tuple[float, int, Timer]] = []
         """A long heap of mostly finished timers. Its active timers move to ``_heap``, a part at a

@@ -11,6 +11,7 @@ from typing import Any, Final
 from .errors import BadInputError
 from .late_methods import dataclass
 from .public_names import show_public_names
+from .states import IdentityEnum
 
 __all__ = [
     "BATCH",
@@ -126,10 +127,8 @@ class Priority(IntEnum):
     """The URGENT lane, served before all others."""
 
 
-class Lane(Enum):
+class Lane(IdentityEnum):
     """The four queues of a mailbox, in the order of service."""
-
-    __hash__ = object.__hash__  # as for State
 
     URGENT = "urgent"
     SYSTEM = "system"

@@ -3,7 +3,7 @@ transitions and of the operations allowed in each state.
 """
 
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .errors import NotAllowedError
 from .public_names import show_public_names
@@ -21,6 +21,7 @@ __all__ = [
     "TERMINATED",
     "TRANSITIONS",
     "WAIT_RESPONSE",
+    "IdentityEnum",
     "MetaOperation",
     "MetaState",
     "Operation",
@@ -36,11 +37,16 @@ HISTORY: Final = 16
 """Length of the list of recent states and their times, in turn."""
 
 
-class State(Enum):
-    """The lifecycle of a process."""
+class IdentityEnum(Enum):
+    """An enumeration whose members are keys of tables on hot paths."""
 
-    # Members compare by identity. Enum's own __hash__ is a slow Python function.
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:
+        # Members compare by identity. Enum's own __hash__ is a slow Python function.
+        __hash__ = object.__hash__
+
+
+class State(IdentityEnum):
+    """The lifecycle of a process."""
 
     INIT = "init"
     """``init`` runs."""
@@ -76,12 +82,10 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 }
 
 
-class Operation(Enum):
+class Operation(IdentityEnum):
     """Operations of a process that are allowed only in some states. Sending and logging are always
     allowed.
     """
-
-    __hash__ = object.__hash__  # as for State
 
     CALL = "call"
     SPAWN = "spawn"
@@ -139,10 +143,8 @@ def check_allowed(operation: Operation, state: State, who: object) -> None:
         )
 
 
-class MetaState(Enum):
+class MetaState(IdentityEnum):
     """The lifecycle of a meta-process. Its reader works in SLEEP and in RUNNING."""
-
-    __hash__ = object.__hash__  # in C: every change of state looks a state up
 
     SLEEP = "sleep"
     """The handler has no messages to serve."""

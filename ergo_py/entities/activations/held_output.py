@@ -26,7 +26,8 @@ class HeldOutput:
     __slots__ = ("_activation", "_held", "_waiting", "committed", "error", "version")
 
     def __init__(self, version: int, activation: "Activation") -> None:
-        self.version = self.committed = version
+        self.version: int = version
+        self.committed: int = version
         """The version in memory, and the last that is stored."""
         self.error: EntityStoreError | None = None
         """A commit has failed: memory is ahead of the store, and nothing leaves any more."""

@@ -61,8 +61,10 @@ class FollowedFile:
         self.count: int = 0
         """Bytes that were read."""
         self._now = now
-        self.opened = self.grew = now()
-        """When the file was opened, and when it last had data to read."""
+        self.opened: float = now()
+        """When the file was opened."""
+        self.grew: float = self.opened
+        """When it last had data to read."""
 
     def rests(self, successor: "FollowedFile") -> float:
         """Seconds since it last grew, or since this successor came, whichever is later."""

@@ -120,7 +120,7 @@ class Listener(MetaProcess):
     """``node.drain()`` drains the server."""
     makes: type[StreamConnection]
     """The class of its connections."""
-    sockets = AcceptedSockets()
+    sockets: AcceptedSockets = AcceptedSockets()
     """The common properties of its connections."""
     _contexts: TLSContexts | None = None
     """The certificates; None without TLS."""

@@ -11,6 +11,7 @@ from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import MayBeLate, Request
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_members, show_public_names
+from ..._core.vocabulary.states import IdentityEnum
 from ..checks import check_bytes, setters
 
 __all__ = [
@@ -54,10 +55,8 @@ socket is usually empty.
 """
 
 
-class Cause(Enum):
+class Cause(IdentityEnum):
     """Why a connection has ended."""
-
-    __hash__ = object.__hash__  # in C: every connection looks its cause up
 
     EOF = "closed by the peer"
     TRUNCATED = "cut off"

@@ -290,7 +290,7 @@ class TCPServer(Listener):
     """
 
     kind = "tcp-accept"
-    makes = TCPConnection
+    makes: type[StreamConnection] = TCPConnection
 
     def __init__(
         self,

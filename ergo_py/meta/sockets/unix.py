@@ -134,7 +134,7 @@ class UnixServer(Listener):
     """
 
     kind = "unix-accept"
-    makes = UnixConnection
+    makes: type[StreamConnection] = UnixConnection
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from ..._core.messaging.hooked import HookedRouter
 from ..._core.messaging.router import LANES
 from ..._core.messaging.traces import Mark
 from ..._core.runtime.parking import PARKED
-from ..._core.tables.pending_calls import Caller
+from ..._core.tables.pending_calls import Callee, Caller
 from ..._core.vocabulary.envelopes import CALL, MAIN_LANE, MESSAGE, Lane, Overflow, Priority
 from ..._core.vocabulary.errors import MailboxFullError, TargetDownError
 from ..._core.vocabulary.ids import PID, Alias, ServiceName
@@ -48,16 +48,18 @@ class RemoteCaller(Caller):
     __slots__ = ("_executor",)
 
     def __init__(
-        self, executor: "Executor", pid: PID | Alias, number: int, to: Any, request: object
+        self, executor: "Executor", pid: PID | Alias, number: int, to: object, request: object
     ) -> None:
         # The base class is inlined: every call of another node pays for it.
         self.pid = pid
         self.number = number
         self.to = to
         self.request = request
-        self.callee = None
-        self.settled = self._deferred = False
-        self.value = self.error = None
+        self.callee: Callee | None = None
+        self.settled: bool = False
+        self._deferred = False
+        self.value: object = None
+        self.error: BaseException | None = None
         self._executor = executor
 
     def awaken(self) -> None:
@@ -153,7 +155,8 @@ class Executor:
         """Take the acts that this node permits the other node now. Calls under way are answered,
         and watches stay.
         """
-        self.permits = permits = self._peer.network.permits.of(self._peer.node)
+        permits = self._peer.network.permits.of(self._peer.node)
+        self.permits: frozenset[str] = permits
         """The acts that this node permits the other node."""
         self._routes.permit(forwarding="forward" in permits)
         self._answers.permit(permits)

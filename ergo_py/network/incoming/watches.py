@@ -61,7 +61,7 @@ class Watches:
     def _refuse(self, target: Any, limits: Limits) -> None:
         """Tell the watchers of a target that this node watches too many already."""
         peer, here = self._peer, self._peer.router.node
-        peer.mailbox.count_refusal()
+        peer.mailbox.count_dropped()
         peer.network.kernel.links.tell_all(target, Custom(limits.watch_text(here, here, peer.node)))
 
     def remove(self, target: object) -> None:

@@ -35,7 +35,8 @@ class ListedClass:
     def __init__(self, cls: type, wire_name: str) -> None:
         self.cls = cls
         self.wire_name = wire_name
-        self.fields = fields = _fields_of(cls)
+        fields = _fields_of(cls)
+        self.fields: tuple[str, ...] = fields
         self.allowed: dict[str, tuple[type, ...]] = _allowed_types(cls, fields)
         """The types that each field may have, as far as its annotation says so."""
         self.closed: Final = closed_type(cls, wire_name, fields)

@@ -59,21 +59,17 @@ class PeerMailbox(Mailbox):
         _, sender, to, message = envelope
         if isinstance(to, Caller):
             if not self.has_room(lane):
-                self.dropped += 1
+                self.count_dropped()
                 return Verdict.REFUSED, None
             self._peer.push_call(lane, to, message)
             return Verdict.ACCEPTED, None
         packed = self._peer.pack(to, message)
         if not self.has_room(lane):
-            self.dropped += 1
+            self.count_dropped()
             self._peer.router.dead_letters.add(sender, to, packed.message, Why.FULL)
             raise NodeBusyError(to, packed.message, self._peer.node, self.limit)
         self._peer.push_message(lane, sender, to, packed)
         return Verdict.ACCEPTED, None
-
-    def count_refusal(self) -> None:
-        """Count a call or a watch that is not sent."""
-        self.dropped += 1
 
     def push(self, lane: Lane, envelope: Envelope) -> None:
         """Put an envelope that has waited for room."""

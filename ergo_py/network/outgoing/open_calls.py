@@ -84,7 +84,7 @@ class OpenCalls:
             self._sweep_again = now + len(calls) * _LOOK
         if len(calls) < limits.calls:
             return True
-        self.mailbox.count_refusal()
+        self.mailbox.count_dropped()
         here = self.router.node
         error = limits.call_error(here, here, self.node, caller.to, caller.request)
         caller.settle(None, error)

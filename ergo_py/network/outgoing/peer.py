@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import trio
 
-from ..._core.messaging.router import LANES
+from ..._core.messaging.router import LANES, Router
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.envelopes import MESSAGE, Lane, Priority
 from ..._core.vocabulary.errors import TargetDownError
@@ -54,7 +54,7 @@ class Peer(OpenCalls, Notices):
         """The parts that all peers share."""
         self.node = node
         """The name of the node."""
-        self.router = network.kernel.router
+        self.router: Router = network.kernel.router
         """The router of this node, for references and dead letters."""
         self.id: PID = PID(node, 0, 0)
         """An address of the node, for texts."""
@@ -66,11 +66,11 @@ class Peer(OpenCalls, Notices):
         """Why the node is down; None while there is no attempt, or a session."""
         self.session = session
         """Queues operations, and sends them again after a loss."""
-        self.mailbox = PeerMailbox(self, network.backlog)
+        self.mailbox: PeerMailbox = PeerMailbox(self, network.backlog)
         """The bound of the bytes that wait, and the senders that wait for room."""
         self.batch: Batch = Batch(session, self.mailbox, schedule)
         """Decides when queued operations go out."""
-        self.routes = Routes(network)
+        self.routes: Routes = Routes(network)
         """The encoded addresses of receivers and senders."""
         self._encoders = network.types.encoders
         """The fast encoders of closed classes."""

@@ -53,17 +53,17 @@ class Sending:
 
     def reset(self) -> None:
         """Begin with another session."""
-        self.peer_window = 0
+        self.peer_window: int = 0
         """How many bytes the peer takes before it acknowledges them."""
-        self.peer_inflates = 0
+        self.peer_inflates: int = 0
         """Most bytes of a frame that is compressed for the peer; 0 without compression."""
-        self.sent = 0
+        self.sent: int = 0
         """Operations given to the carrier."""
-        self.acknowledged = 0
+        self.acknowledged: int = 0
         """Operations that the peer has acknowledged."""
-        self.resent_from = -1
+        self.resent_from: int = -1
         """The first operation that was last sent again."""
-        self.resent_at = -inf
+        self.resent_at: float = -inf
         """When it was sent again."""
 
     def grant(self, window: int) -> None:
@@ -223,19 +223,19 @@ class Receiving:
 
     def reset(self) -> None:
         """Begin with another session."""
-        self.received = 0
+        self.received: int = 0
         """Operations that were carried out."""
         self.arriving: tuple[int, Iterator[bytes]] | None = None
         """The operations of the frame that is carried out now: their number, and those that are
         left. `received` does not count them yet.
         """
-        self.known = 0
+        self.known: int = 0
         """How many operations the peer has sent, as far as its frames say."""
-        self.ack_bytes = 0
+        self.ack_bytes: int = 0
         """Bytes received since the last acknowledgement."""
-        self.echo_at = 0.0
+        self.echo_at: float = 0.0
         """The peer's moment of its last acknowledgement; 0 before the first."""
-        self.echo_heard_at = 0.0
+        self.echo_heard_at: float = 0.0
         """When that acknowledgement arrived here."""
 
     def grant(self, window: int) -> None:
@@ -298,17 +298,17 @@ class Deadlines:
 
     def reset(self) -> None:
         """Wait for nothing."""
-        self.opened_at = inf
+        self.opened_at: float = inf
         """When the attempt to begin a session began."""
-        self.hello_at = inf
+        self.hello_at: float = inf
         """When the invitation is repeated."""
-        self.heard_at = inf
+        self.heard_at: float = inf
         """When the last frame of the peer arrived."""
-        self.beat_at = inf
+        self.beat_at: float = inf
         """When the next heartbeat is due."""
-        self.ack_at = inf
+        self.ack_at: float = inf
         """When an acknowledgement goes out without data."""
-        self.resend_at = inf
+        self.resend_at: float = inf
         """When missing operations are asked for again."""
 
     def open(self, now: float) -> None:

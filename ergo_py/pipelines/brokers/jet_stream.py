@@ -1,6 +1,6 @@
 """`JetStream`: a stream of a NATS server with JetStream, as a source and as a sink."""
 
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
@@ -90,7 +90,8 @@ class JetStream(Broker[NatsClient, str]):
         # A killed server may have forgotten the last deliveries. It does not answer to their
         # acknowledgements, and delivers the items again.
         sure = 0 if known.delivered is None else known.delivered.stream_seq
-        self.held = {number: self.held[number] for number in self.held if number <= sure}
+        held = {number: self.held[number] for number in self.held if number <= sure}
+        self.held: dict[Any, str] = held
         run(self.link.listen())
 
     def receive(self, most: int, seconds: float = 0.0) -> None:

@@ -67,7 +67,7 @@ class Device(Actor):
     async def init(self) -> None:
         """Open a socket of its own to the intake, and begin to measure."""
         host, port = await self.call("intake", Where(), timeout=10)
-        self.socket = await self.spawn_meta(UDPClient(host, port))
+        self.socket: Alias = await self.spawn_meta(UDPClient(host, port))
         self.send_after(PERIOD * self.draws.random(), self.pid, "measure")
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:

@@ -38,7 +38,7 @@ class RecordingProcess:
         self.id: PID = notes.identity.pid
         self.env: Final = notes.identity.env
         self.name = notes.identity.name
-        self.log = notes.log
+        self.log: object = notes.log
         self.priority: Priority = Priority.NORMAL
         self.trap_exit: bool = False
         self.state = RUNNING

@@ -56,7 +56,7 @@ class LivelockError(StandstillError):
     def __init__(self, tasks: list[str]) -> None:
         super().__init__(tasks)
         listed = "".join(f"\n  {task}" for task in tasks)
-        self.args = (
+        self.args: tuple[object, ...] = (
             f"the world stands still: its tasks have run for {PASSES:,} passes of the loop, and no "
             "time has passed; let a task that repeats sleep or wait between its turns. The tasks "
             f"that run:{listed}",

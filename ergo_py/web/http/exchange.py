@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ..._core.processes.process import Process
-from ..._core.tables.pending_calls import Caller
+from ..._core.tables.pending_calls import Callee, Caller
 from ..._core.vocabulary.envelopes import Priority
 from ..._core.vocabulary.errors import (
     CallTimeoutError,
@@ -16,7 +16,7 @@ from ..._core.vocabulary.errors import (
     SpawnError,
     TargetDownError,
 )
-from ..._core.vocabulary.ids import Alias
+from ..._core.vocabulary.ids import PID, Alias
 from ..._core.vocabulary.reasons import NoProcess, Normal, Shutdown
 from ...meta.receivers import Receivers, make_actor
 from ...meta.sockets.streams.sessions import end_session
@@ -49,13 +49,15 @@ class Exchange(Caller):
         settled: "Callable[[Exchange], None]",
     ) -> None:
         # Caller.__init__ inlined: each request pays for this.
-        self.settled = self._deferred = False
-        self.pid = connection
+        self.settled: bool = False
+        self._deferred = False
+        self.pid: PID | Alias = connection
         self.number = number
-        self.to = to
+        self.to: object = to
         self.request = request
-        self.callee = None
-        self.value = self.error = None
+        self.callee: Callee | None = None
+        self.value: object = None
+        self.error: BaseException | None = None
         self._settled = settled
         self.actor: Process | None = None
         """The actor that was spawned for this exchange."""

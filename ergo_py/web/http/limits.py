@@ -74,8 +74,8 @@ class TimeLimits:
         self._body_since = 0.0
         self._paused_at = 0.0
         self._rate_from = 0.0, 0
-        self.now = site.now
-        self.arm = site.clock.arm_call
+        self.now: Callable[[], float] = site.now
+        self.arm: Final = site.clock.arm_call
 
     def check_by(self, moment: float) -> None:
         """Act at ``moment`` at the latest."""

@@ -11,13 +11,14 @@ raises ``KeyError``. ::
                    └──────────────────────────── SKIPPED ─────────────────────────────────┘
 """
 
-from enum import Enum
 from typing import Final
+
+from ..._core.vocabulary.states import IdentityEnum
 
 __all__ = ["NEXT", "Phase", "Step"]
 
 
-class Phase(Enum):
+class Phase(IdentityEnum):
     """The event that the protocol waits for."""
 
     HEAD = "head"
@@ -30,11 +31,8 @@ class Phase(Enum):
     """The decision about a WebSocket."""
     CLOSED = "closed"
 
-    # Enum hashes the name, in Python, for each look into the table. Members are single objects.
-    __hash__ = object.__hash__
 
-
-class Step(Enum):
+class Step(IdentityEnum):
     """The events that end a phase."""
 
     WANT_BODY = "the whole body is needed before the call"
@@ -45,8 +43,6 @@ class Step(Enum):
     ANSWERED_EARLY = "the response is written, and a part of the body is unread"
     SKIPPED = "the unread part of the body was dropped"
     CLOSE = "the connection takes no further request"
-
-    __hash__ = object.__hash__
 
 
 _ANSWERED: Final = {Step.ANSWERED: Phase.HEAD, Step.ANSWERED_EARLY: Phase.SKIPS}

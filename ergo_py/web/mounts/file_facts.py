@@ -50,7 +50,7 @@ class FileFacts:
         """The response with the whole file, before the file is read."""
 
 
-file_facts = lru_cache(maxsize=1024)(FileFacts)
+file_facts: Final = lru_cache(maxsize=1024)(FileFacts)
 """The facts of a version of a file. They follow from the arguments, and cost more than to read a
 small file: so those of many files are kept.
 """

@@ -43,7 +43,7 @@ class Mount(Place):
 
     kind = "application"
     accept = None
-    subprotocols = ()
+    subprotocols: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -63,8 +63,11 @@ class FrameParser:
         self._alias = alias
         self._decoder = decoder
         self._batch = batch
-        self.has_more = self.paused = False
-        self.unfinished = self.count = self.produced = 0
+        self.has_more: bool = False
+        self.paused: bool = False
+        self.unfinished: int = 0
+        self.count: int = 0
+        self.produced: int = 0
         self.error: str | None = None
 
     def rest(self) -> bytes | None:

@@ -51,11 +51,11 @@ class NameClaim:
 
     def begin(self) -> None:
         """Nothing is decided: the node is about to take part in the network, perhaps again."""
-        self.alone = trio.Event()
+        self.alone: trio.Event = trio.Event()
         """The server says that no other node listens under this name."""
-        self.decided = trio.Event()
+        self.decided: trio.Event = trio.Event()
         """This node is alone under its name, or has lost it."""
-        self.lost = trio.Event()
+        self.lost: trio.Event = trio.Event()
         """Another node has the name."""
 
     def is_entitled(self, title: int) -> None:
