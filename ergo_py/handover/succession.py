@@ -13,7 +13,7 @@ import trio
 
 from .._core.metas.meta import Meta
 from .._core.verbs.node_access import kernel_of
-from .._core.vocabulary.errors import NotAllowedError
+from .._core.vocabulary.errors import NodeStoppedError, NotAllowedError
 from ..control.socket_paths import peer_user
 from ..meta.inherited_sockets import InheritedSockets
 from ..meta.sockets.listener import Listener
@@ -425,7 +425,8 @@ class Succession:
                     work.start_soon(await_predecessor)
                     await node.drain(_DRAIN)
                 await leaving.flush()
-                node.stop()
+                with suppress(NodeStoppedError):  # by a signal, while it drained
+                    node.stop()
             finally:
                 is_done.set()
 
