@@ -9,6 +9,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
+from operator import call
 from typing import Any, Final
 
 from ..vocabulary.public_names import show_public_names
@@ -151,10 +152,6 @@ def _pending(entries: list[tuple[float, int, Timer]]) -> list[tuple[float, int, 
     return [entry for entry in entries if entry[2]._table is not None]
 
 
-def _here(function: Callable[[], bool]) -> bool:
-    return function()
-
-
 def _only_thread() -> int:
     return 0
 
@@ -185,7 +182,7 @@ class Timers:
 
     def __init__(
         self,
-        run: Callable[[Callable[[], bool]], bool] = _here,
+        run: Callable[[Callable[[], bool]], bool] = call,
         thread: Callable[[], int] = _only_thread,
         short: int = _SHORT,
     ) -> None:
