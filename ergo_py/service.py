@@ -15,6 +15,7 @@ from ._core.messaging.receiver import Receiver
 from ._core.messaging.router import LANES
 from ._core.messaging.waiters import TaskCaller, ThreadCaller
 from ._core.processes.process import Process
+from ._core.processes.spawn import caller_in
 from ._core.runtime.bridge import get_ident
 from ._core.runtime.dispatcher_threads import callback_here, job_here
 from ._core.tables.child_slot import ChildSlot, Claim
@@ -199,6 +200,8 @@ class Service(Generic[B_co]):
                 was not sent.
             ServiceBusyError: the waiting queue is full (``max_waiters``).
             MailboxFullError: the mailbox is full.
+            DeadlockError: the child waits, directly or through other processes, for the process
+                that sends.
         """
         check_timeout(timeout)
         check_priority(priority)
@@ -211,22 +214,26 @@ class Service(Generic[B_co]):
             or receiver.mailbox.has_room(LANES[priority])
         ):
             return await self._router.send_wait(
-                self._sender, receiver.id, message, priority, timeout
+                None, self._sender, receiver.id, message, priority, timeout
             )
         waiting = _Sending(self, message, priority)
         waiting.told = trio.Event()
-        if slot.pid is not None:
-            waiting.admit(slot.pid)
-        else:
+        if slot.pid is None:
             self._refuse_ring(slot, message)
             self._refuse_after_own_end(slot, message)
-            self._join(slot, waiting, message)
-        try:
-            with trio.move_on_after(math.inf if timeout is None else timeout):
-                await waiting.told.wait()
-        finally:
-            slot.waiters.pop(waiting, None)
-            waiting.give_up()
+        process = self._process or caller_in(current_task())
+        awaited = slot.supervisor if receiver is None else receiver
+        with self._router.while_waiting(process, awaited, self.name, message):
+            if slot.pid is not None:
+                waiting.admit(slot.pid)
+            else:
+                self._join(slot, waiting, message)
+            try:
+                with trio.move_on_after(math.inf if timeout is None else timeout):
+                    await waiting.told.wait()
+            finally:
+                slot.waiters.pop(waiting, None)
+                waiting.give_up()
         return waiting.result(timeout or 0.0)
 
     # -- calls -------------------------------------------------------------------------------------

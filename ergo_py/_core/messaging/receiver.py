@@ -102,13 +102,13 @@ class Asker(DirectReceiver, Protocol):
     def end_wait(self) -> None:
         """Record that the process has stopped waiting in a call."""
 
-    def begin_wait_beside(self, caller: Caller) -> None:
-        """Record that a callback waits, at the end of a nursery, for a task that waits in a
-        call.
+    def begin_wait_beside(self, awaited: Caller | Callee) -> None:
+        """Record that a callback waits for room in a mailbox; or, at the end of a nursery, for a
+        task that waits for it or in a call.
         """
 
-    def end_wait_beside(self, caller: Caller) -> None:
-        """Record that the task has stopped waiting in that call."""
+    def end_wait_beside(self, awaited: Caller | Callee) -> None:
+        """Record that this wait is over."""
 
 
 class Stoppable(Protocol):

@@ -4,6 +4,8 @@ No other module does either, except for two inlined copies of `Router.send` on h
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from math import inf
 from time import time
@@ -14,10 +16,11 @@ from trio.lowlevel import current_task, enable_ki_protection
 
 from .. import sources
 from ..runtime.bridge import Bridge, get_ident
+from ..runtime.dispatcher_threads import callback_here, job_here
 from ..runtime.parking import TrioTurns, park_as, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.dead_letters import DeadLetters
-from ..tables.mailbox import Verdict
+from ..tables.mailbox import Verdict, Waiter
 from ..tables.pending_calls import Callee, Caller, ring_of, waiting_process
 from ..vocabulary.envelopes import (
     CALL,
@@ -45,7 +48,7 @@ from ..vocabulary.reasons import NoProcess, Reason, is_failure
 from .addresses import Addresses
 from .clock import Clock
 from .hooks import Hook
-from .receiver import NO_RECEIVER, AnyProcess, Receiver
+from .receiver import NO_RECEIVER, AnyProcess, Asker, Receiver
 from .remote import RemoteReceiver
 from .traces import Mark
 from .waiters import TaskWaiter, ThreadWaiter
@@ -57,6 +60,9 @@ LANES: Final = (MAIN_LANE, SYSTEM_LANE, URGENT_LANE)
 
 _ACCEPTED: Final = Verdict.ACCEPTED
 
+_LATER: Final = (
+    "make room first: let it handle its messages, give it a larger mailbox_size, or use `send`"
+)
 _SHORT_CUTS: Final = 64
 """Most awaits in a row that skip the checkpoint. After these a caller in a loop lets other tasks
 run.
@@ -335,13 +341,14 @@ class Router(Addresses):
                 return []
         return ring
 
-    def deadlock(self, to: object, request: object, ring: list[Any]) -> DeadlockError:
-        """The error of a call that would close a ring of waiting processes. The ring is kept for
-        inspection: the numbers and names of the processes, and the type of the request.
+    def deadlock(self, to: object, request: object, ring: list[Any], *texts: str) -> DeadlockError:
+        """The error of a call, or of another wait with its own texts, that would close a ring of
+        waiting processes. The ring is kept for inspection: the numbers and names of the processes,
+        and the type of the request.
         """
         names = [getattr(self.processes.get(each), "name", None) or str(each) for each in ring]
         self.deadlocks.append((time(), tuple(ring), tuple(names), type(request).__qualname__))
-        return DeadlockError(to, request, ring)
+        return DeadlockError(to, request, ring, *texts)
 
     def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> object:
         """Show the hooks a message, a request or a publication. Returns the object that its
@@ -398,6 +405,7 @@ class Router(Addresses):
 
     async def send_wait(
         self,
+        process: Asker | None,
         sender: PID | Alias,
         to: Target,
         message: object,
@@ -405,7 +413,11 @@ class Router(Addresses):
         timeout: float | None,
     ) -> bool:
         """Like :meth:`send`, but wait for room if the receiver's overflow rule is WAIT
-        (backpressure).
+        (backpressure). ``process`` is the process whose callback waits, if there is one.
+
+        Raises:
+            MailboxFullError: there was no room within ``timeout`` seconds.
+            DeadlockError: the receiver waits, directly or through other processes, for ``process``.
         """
         receiver = self.resolve(to)
         lane = LANES[priority]
@@ -421,15 +433,28 @@ class Router(Addresses):
             sent = self.send(sender, to, message, priority)
             await self.pause()
             return sent
-        waiter = TaskWaiter(current_task())
         envelope = (MESSAGE, sender, to, self.note(sender, to, message))
-        receiver.mailbox.wait_for_room(lane, envelope, waiter)
-        try:
-            with trio.move_on_after(inf if timeout is None else timeout):
-                await park_as(waiter.task, waiter)
-        finally:
-            if waiter.admitted is None:
-                receiver.mailbox.stop_waiting(lane, waiter)
+        return await self._wait_for_room(process, receiver, lane, envelope, timeout)
+
+    async def _wait_for_room(
+        self,
+        process: Asker | None,
+        receiver: Receiver,
+        lane: Lane,
+        envelope: Envelope,
+        timeout: float | None,
+    ) -> bool:
+        _, _, to, message = envelope
+        waiter = TaskWaiter(current_task())
+        with self.while_waiting(process, receiver, to, message):
+            self.enter(receiver, lane, envelope, waiter)
+            try:
+                if waiter.admitted is None:
+                    with trio.move_on_after(inf if timeout is None else timeout):
+                        await park_as(waiter.task, waiter)
+            finally:
+                if waiter.admitted is None:
+                    receiver.mailbox.stop_waiting(lane, waiter)
         if waiter.admitted is None:
             receiver.mailbox.count_dropped()
             self.discard(envelope, to, Why.FULL, receiver)
@@ -437,6 +462,47 @@ class Router(Addresses):
         if not waiter.admitted:
             self.discard(envelope, to, Why.STOPPING, receiver)
         return waiter.admitted
+
+    @contextmanager
+    def while_waiting(
+        self, process: Asker | None, receiver: Callee, to: object, message: object
+    ) -> Iterator[None]:
+        """Note that a callback of ``process`` waits until ``receiver`` has room. If they share a
+        thread, the thread runs the callbacks of the receiver meanwhile, as during a call.
+
+        Raises:
+            DeadlockError: the receiver waits, directly or through other processes, for ``process``.
+        """
+        task = current_task()
+        if process is None or not (task is process.callback_task or process.waits_for_task(task)):
+            yield
+            return
+        self.refuse_ring(process, receiver, to, message)
+        process.begin_wait_beside(receiver)
+        try:
+            yield
+        finally:
+            process.end_wait_beside(receiver)
+
+    def refuse_ring(self, process: object, receiver: Callee, to: object, message: object) -> None:
+        """Raise DeadlockError if ``receiver`` waits for ``process``, which is to wait for room."""
+        ring = self.ring_closed(process, receiver)
+        if ring:
+            raise self.deadlock(to, message, ring, _LATER, "send_wait")
+
+    def enter(self, receiver: Receiver, lane: Lane, envelope: Envelope, waiter: Waiter) -> None:
+        """Put a message into a mailbox, now or when there is room. The waiter is told."""
+        if not receiver.accepting:
+            waiter.settle(False)
+            return
+        # Check and reserve under the lock, since threads reserve places, too.
+        with self.bridge.lock:
+            fits = receiver.mailbox.promise(lane)
+        if fits:
+            self.arrive_promised(receiver, lane, envelope)
+            waiter.settle(True)
+        else:
+            receiver.mailbox.wait_for_room(lane, envelope, waiter)
 
     async def pause(self) -> None:
         """Checkpoint that lets other tasks run only now and then: a real checkpoint on each call
@@ -499,7 +565,12 @@ class Router(Addresses):
             self.bridge.post(self.arrive_promised, receiver, lane, envelope)
             return True
         if box.overflow is Overflow.WAIT:
-            return self._wait_in_thread(ThreadWaiter(self, receiver, lane, envelope))
+            job, callback = job_here(self.bridge), callback_here(self.bridge)
+            process = None if job is None else job.owner
+            if callback is not None:
+                # Its thread may have to run the receiver meanwhile.
+                return callback.run(self._wait_for_room(process, receiver, lane, envelope, None))
+            return self._wait_in_thread(ThreadWaiter(self, receiver, lane, envelope, process))
         self.bridge.post(self._refused_in_thread, receiver, sender, to, message)
         raise MailboxFullError(to, message, box.limit)
 
@@ -530,6 +601,8 @@ class Router(Addresses):
         except BaseException:
             self.bridge.post(waiter.give_up)
             raise
+        if waiter.error is not None:
+            raise waiter.error
         return bool(waiter.parker.value)
 
     def _refused_in_thread(

@@ -10,6 +10,7 @@ from ..runtime.bridge import Parker
 from ..runtime.parking import TrioTurns, wake_with
 from ..tables.pending_calls import Callee, Caller
 from ..vocabulary.envelopes import Envelope, Lane
+from ..vocabulary.errors import DeadlockError
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.messages import Why
 from ..vocabulary.reasons import NoProcess
@@ -143,31 +144,36 @@ class ThreadWaiter:
     else on the loop.
     """
 
-    __slots__ = ("_envelope", "_lane", "_receiver", "_router", "parker")
+    __slots__ = ("_envelope", "_lane", "_process", "_receiver", "_router", "error", "parker")
 
     def __init__(
-        self, router: "Router", receiver: "Receiver", lane: Lane, envelope: Envelope
+        self,
+        router: "Router",
+        receiver: "Receiver",
+        lane: Lane,
+        envelope: Envelope,
+        process: object = None,
     ) -> None:
         self._router = router
         self._receiver = receiver
         self._lane = lane
         self._envelope = envelope
+        self._process = process
+        """The process that the thread works for, if there is one."""
+        self.error: Exception | None = None
         self.parker: Parker[bool] = Parker()
 
     def begin(self) -> None:
         """Take a place, or wait for it. On the loop."""
-        receiver, lane = self._receiver, self._lane
-        if not receiver.accepting:
-            self.settle(False)
-            return
-        # Check and reserve under the lock, since other threads reserve places, too.
-        with self._router.bridge.lock:
-            fits = receiver.mailbox.promise(lane)
-        if fits:
-            self._router.arrive_promised(receiver, lane, self._envelope)
-            self.parker.settle(True)
+        router, receiver = self._router, self._receiver
+        _, _, to, message = self._envelope
+        try:
+            router.refuse_ring(self._process, receiver, to, message)
+        except DeadlockError as error:
+            self.error = error
+            self.parker.settle(False)
         else:
-            receiver.mailbox.wait_for_room(lane, self._envelope, self)
+            router.enter(receiver, self._lane, self._envelope, self)
 
     def settle(self, admitted: bool, /) -> None:
         """End the wait: the message is admitted, or its receiver has ended."""

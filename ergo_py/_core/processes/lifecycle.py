@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from weakref import ref
 
 from trio.lowlevel import Task
 
 from ..messaging.waiters import TaskCaller
 from ..runtime.parking import ENDED, TaskPlaceholder
-from ..tables.pending_calls import Caller
+from ..tables.pending_calls import Callee, Caller
 from ..vocabulary.envelopes import Envelope, kind_name
 from ..vocabulary.states import (
     HISTORY,
@@ -194,18 +194,18 @@ class Lifecycle(Addressee):
         """Record that a callback waits for the ``init`` of a process that belongs to the node."""
         self.waiting = child
 
-    def begin_wait_beside(self, caller: Caller) -> None:
-        """Record that a callback waits, at the end of a nursery, for a task that waits in a
-        call.
+    def begin_wait_beside(self, awaited: Caller | Callee) -> None:
+        """Record that a callback waits for room in a mailbox; or, at the end of a nursery, for a
+        task that waits for it or in a call.
         """
         if self.waiting is None:
-            self.waiting = caller
+            self.waiting = cast("Process", awaited)
 
-    def end_wait_beside(self, caller: Caller) -> None:
-        """Record that the task has stopped waiting in that call. Another wait of the callback may
-        have replaced it meanwhile.
+    def end_wait_beside(self, awaited: Caller | Callee) -> None:
+        """Record that this wait is over. Another wait of the callback may have replaced it
+        meanwhile.
         """
-        if self.waiting is caller:
+        if self.waiting is awaited:
             self.waiting = None
 
     def waits_within_limit(self) -> bool:

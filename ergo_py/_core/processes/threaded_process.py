@@ -19,7 +19,7 @@ from ..runtime.bridge import Bridge, Parker, get_ident
 from ..runtime.dispatcher_threads import Job, Lender, ThreadGroup
 from ..runtime.thread_parent import RaiseCancel
 from ..tables.callbacks import Callbacks, check_plain, check_waiting
-from ..tables.pending_calls import Caller, awaited, ring_of
+from ..tables.pending_calls import Callee, Caller, awaited, ring_of
 from ..tables.verb_chain import Rank, VerbChain
 from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
 from ..vocabulary.envelopes import (
@@ -79,7 +79,7 @@ class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
     __slots__ = (
-        *("_beside", "_changed", "_hop", "_waiting"),
+        *("_beside", "_changed", "_hop", "_serves", "_waiting"),
         *("thread_group", "hopping", "hurries"),
     )
 
@@ -96,10 +96,14 @@ class DispatchedProcess(Process):
         # handle_inspect runs on the loop, so that it answers even while a callback blocks the
         # thread.
         self.hopping = callbacks.defined - callbacks.asynchronous - {"handle_inspect"}
+        self._serves = "handle_call" if "handle_call" in callbacks.defined else "handle_message"
+        """The callback without which a process that waits for this one waits forever."""
         self.thread_group: ThreadGroup | None = None
         self._waiting: Any = None
-        self._beside: tuple[Caller, ...] = ()
-        """The calls of tasks that the callback waits for at the end of a nursery."""
+        self._beside: tuple[Caller | Callee, ...] = ()
+        """The calls of tasks that the callback waits for at the end of a nursery, and the receivers
+        whose mailboxes have no room for the callback or these tasks.
+        """
         super().__init__(kernel, callbacks.with_asynchronous(self.hopping), options, parent)
         self.hurries = False
         """Whether the callback in the thread has sent a message with a priority. Sent to this same
@@ -117,7 +121,7 @@ class DispatchedProcess(Process):
         """
         waiting = self._waiting
         is_bound = waiting is not None and not (isinstance(waiting, Caller) and waiting.deferred)
-        if is_bound or self.thread_group is None or "handle_call" not in self.hopping:
+        if is_bound or self.thread_group is None or self._serves not in self.hopping:
             return waiting
         holder = self.thread_group.holder()
         return waiting if holder is self or holder is None else holder
@@ -138,20 +142,23 @@ class DispatchedProcess(Process):
             return False
         return group.lend_to(job)
 
-    def begin_wait_beside(self, caller: Caller) -> None:
-        """Record the call of a task that the callback waits for. The thread serves such calls one
-        after the other.
+    def begin_wait_beside(self, awaited: Caller | Callee) -> None:
+        """Record that the callback waits for room in a mailbox, or for a task that waits for it or
+        in a call. The thread serves such waits one after the other.
         """
         if self._waiting is None:
-            self._beside = (caller,)
-            self.waiting = caller
+            self._beside = (awaited,)
+            self.waiting = awaited
         else:
-            self._beside += (caller,)
+            self._beside += (awaited,)
 
-    def end_wait_beside(self, caller: Caller) -> None:
-        """Record that the task has stopped waiting in that call. The thread serves the next."""
-        self._beside = tuple(each for each in self._beside if each is not caller)
-        if self._waiting is caller:
+    def end_wait_beside(self, awaited: Caller | Callee) -> None:
+        """Record that this wait is over. The thread serves the next."""
+        beside = list(self._beside)
+        # The first of them: several tasks may wait for room in the same mailbox.
+        beside.remove(awaited)
+        self._beside = tuple(beside)
+        if self._waiting is awaited:
             first = self._beside[0] if self._beside else None
             self.waiting = first  # pyright: ignore[reportIncompatibleVariableOverride] - a property
 

@@ -24,7 +24,7 @@ from ..vocabulary.envelopes import (
 )
 from ..vocabulary.messages import Published
 
-__all__ = ["Mailbox", "OrderedMailbox", "Verdict"]
+__all__ = ["Mailbox", "OrderedMailbox", "Verdict", "Waiter"]
 
 
 class Verdict(Enum):

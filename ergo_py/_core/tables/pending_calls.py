@@ -39,7 +39,9 @@ class Callee(Protocol):
     deferred: "dict[Caller, None] | None"
     """Calls for which it has returned NO_REPLY, and must reply to later."""
     waiting: Any
-    """The call in which it waits, or the child whose start it waits for; None if it can serve."""
+    """The call in which it waits, the child whose start it waits for, or the receiver without room;
+    None if it can serve.
+    """
 
     @property
     def id(self) -> PID | Alias: ...

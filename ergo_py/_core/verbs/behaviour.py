@@ -256,12 +256,14 @@ class Behaviour(LinksAndEvents, _OfMessages[M_contra]):
         Raises:
             MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses
                 at once.
+            DeadlockError: the receiver waits, directly or through other processes, for this one.
             TargetTypeError: ``to`` is not an address.
         """
         check_timeout(timeout)
         process = self._process
         process.count_sent()
         return await process.router.send_wait(
+            process,
             process.id,
             to,
             message,

@@ -259,7 +259,7 @@ class Node(NodeInspection):
         self._here("send_wait")
         check_timeout(timeout)
         return await self._router.send_wait(
-            self.pid, to, message, check_priority(priority), timeout
+            caller_in(current_task()), self.pid, to, message, check_priority(priority), timeout
         )
 
     def send_after(

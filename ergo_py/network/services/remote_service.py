@@ -81,7 +81,7 @@ class RemoteService(Service):
         chosen = check_priority(priority)
         try:
             return await self._router.send_wait(
-                self._sender, self._address, message, chosen, timeout
+                None, self._sender, self._address, message, chosen, timeout
             )
         except NodeBusyError as error:
             raise ServiceTimeoutError(self.name, message, timeout or 0.0) from error

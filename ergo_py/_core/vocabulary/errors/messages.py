@@ -109,8 +109,8 @@ class CallTimeoutError(CallError, TimeoutError):
 
 
 class DeadlockError(CallError):
-    """The call would close a ring of processes that wait for each other. ``ring`` lists them in
-    order.
+    """The call, or the wait for room in a mailbox, would close a ring of processes that wait for
+    each other. ``ring`` lists them in order.
     """
 
     def __init__(
@@ -119,9 +119,10 @@ class DeadlockError(CallError):
         request: object,
         ring: Sequence[object],
         instead: str = "send a message instead, or answer with NO_REPLY and reply later",
+        verb: str = "call",
     ) -> None:
         path = " → ".join(map(str, ring))
-        super().__init__(f"this call would wait forever: {path}; {instead}", target, request)
+        super().__init__(f"this {verb} would wait forever: {path}; {instead}", target, request)
         self.ring: tuple[object, ...] = tuple(ring)
 
 
