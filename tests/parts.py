@@ -7,6 +7,7 @@ programs cannot take tests from each other, so that the last may end some second
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,12 +77,18 @@ def run(parts: int, command: Sequence[str]) -> int:
                     stderr=subprocess.STDOUT,
                 )
             )
+    sys.stdout.write(f"{parts} programs run the tests; each prints its output at its end\n")
+    sys.stdout.flush()
     statuses: list[int] = []
-    for number, program in enumerate(started):
-        statuses.append(program.wait())
-        output = (common / f"{number}.log").read_text(encoding="utf-8", errors="replace")
-        sys.stdout.write(f"-- part {number + 1} of {parts}\n{output}")
-        sys.stdout.flush()
+    try:
+        for number, program in enumerate(started):
+            statuses.append(program.wait())
+            output = (common / f"{number}.log").read_text(encoding="utf-8", errors="replace")
+            sys.stdout.write(f"-- part {number + 1} of {parts}\n{output}")
+            sys.stdout.flush()
+    finally:
+        for program in started:
+            program.terminate()  # nothing happens to those that have ended
     if (status := status_of(statuses)) in (0, NO_TESTS):
         shutil.rmtree(common, ignore_errors=True)
     return status
@@ -89,4 +96,8 @@ def run(parts: int, command: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     _, _parts, *_options = sys.argv
-    sys.exit(run(int(_parts), [sys.executable, "-m", "pytest", *_options]))
+    # By default the signal would end this program alone, and leave those that it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Without a cache: the parts would overwrite each other's list of failures.
+    _command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *_options]
+    sys.exit(run(int(_parts), _command))

@@ -1,5 +1,7 @@
 """The programs of a test run share its files, and none of their failures is lost."""
 
+import signal
+import subprocess
 import sys
 import tempfile
 from itertools import chain
@@ -50,4 +52,27 @@ def test_a_run_prints_the_output_of_all_parts_in_order(
     assert run(2, [sys.executable, "-S", "-c", program]) == 1
 
     printed = capfd.readouterr().out
-    assert printed == "-- part 1 of 2\n0/2\n0\n-- part 2 of 2\n1/2\n1\n"
+    announced, _, rest = printed.partition("\n")
+    assert announced == "2 programs run the tests; each prints its output at its end"
+    assert rest == "-- part 1 of 2\n0/2\n0\n-- part 2 of 2\n1/2\n1\n"
+
+
+def test_a_run_that_is_ended_leaves_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    started = list[subprocess.Popen[bytes]]()
+    wait = subprocess.Popen[bytes].wait
+
+    def interrupted(program: subprocess.Popen[bytes]) -> int:
+        started.append(program)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return 0
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(2, [sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+
+    assert [wait(program, 60) for program in started] == [-signal.SIGTERM] * 2
