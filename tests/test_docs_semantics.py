@@ -66,7 +66,7 @@ def entries(body: str) -> list[str]:
 HEADINGS = re.compile(
     r"""
     ^ (?:async[ ])? def[ ] (?P<function> test\w*)
-    | ^ class[ ] (?P<around> Test\w*)
+    | ^ class[ ] (?P<around> \w+)
     | ^ [ ]{4} (?:async[ ])? def[ ] (?P<method> test\w*)
     | ^ (?P<machine> \w+) [ ]=[ ] [\w.]+ \.TestCase $
     """,
@@ -86,12 +86,15 @@ def defined_in(path: Path) -> frozenset[str]:
     around = ""
     for heading in HEADINGS.finditer(path.read_text(encoding="utf-8")):
         if name := heading["method"]:
-            found.add(f"{around}::{name}")
+            if around.startswith("Test"):
+                found.add(f"{around}::{name}")
         elif name := heading["machine"]:
             found.update((name, f"{name}::runTest"))
+        elif name := heading["function"]:
+            found.add(name)
+            around = ""
         else:
-            around = heading["around"] or ""
-            found.add(heading["function"] or "")
+            around = heading["around"]
     return frozenset(found)
 
 
