@@ -173,10 +173,11 @@ async def test_further_watches_end_with_the_reason_until_some_are_undone(
         await until(lambda: heard)
         assert isinstance(heard[0], Down)
         assert (heard[0].target, str(heard[0].reason)) == (pids[3], text)
+        # The first operation, by which b knows its peer, may come after a's own refusal.
+        await until(lambda: [each.watches_in for each in b.network().peers.values()] == [3])
         here, there = a.network().peers["b@test"], b.network().peers["a@test"]
         assert (here.watches, here.dropped) == (3, int(who == "a"))
         assert there.refused == ({"too many watches": 1} if who == "b" else {})
-        await until(lambda: b.network().peers["a@test"].watches_in == 3)
 
         # A target that is watched already needs no room.
         await a.call(watcher, lambda me: me.link(pids[2]))
