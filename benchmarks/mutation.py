@@ -157,6 +157,8 @@ def _changes(node: ast.AST) -> Iterator[str]:
             yield "pass"
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield "pass"
+        case ast.AnnAssign(target=ast.Attribute(), value=ast.expr()):
+            yield "pass"
         case ast.Delete() | ast.Raise():
             yield "pass"
         case ast.Break():
