@@ -3,25 +3,23 @@ has the connection of the peer, and the new program has the process.
 """
 
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from .._core.kernel import Kernel
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import MailboxFullError
 from .._core.vocabulary.ids import PID, Alias, Ref
-from ..meta.sockets.messages import Cause
+from ..meta.sockets.messages import Cause, Endpoint
 from ..web.messages.requests import HTTPGone, HTTPRequest
 from ..web.messages.responses import HTTPError, Response
 from ..web.parsing.http1 import Head
 
 __all__ = ["plain_request", "plain_response", "read_request", "read_response", "unavailable"]
 
-PlainRequest: TypeAlias = tuple[
-    str, list[str], bytes, str, str, str, str, int, str, bool, list[list[str]], dict[str, str]
-]
-PlainResponse: TypeAlias = tuple[int, bytes, list[list[str]], bool]
-_TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
-"""The field that a response writes for a body of text."""
+PlainAddress: TypeAlias = tuple[str, int] | str
+PlainHead: TypeAlias = tuple[str, str, bool, list[list[str]], dict[str, str]]
+PlainRequest: TypeAlias = tuple[str, list[str], bytes, PlainAddress, str, str, str, int, PlainHead]
+PlainResponse: TypeAlias = tuple[int, bytes, list[list[str]], bytes]
 
 
 def unavailable() -> HTTPError:
@@ -33,21 +31,28 @@ def plain_request(request: object) -> PlainRequest | None:
     """The plain values of a request; None if the object is no request, or its body is a stream."""
     if not isinstance(request, HTTPRequest) or (request.head.length != 0 and not request.body):
         return None
-    head = request.head
+    head, peer = request.head, request.peer
+    fields = [list(pair) for pair in head.fields]
     return (
         request.method,
         list(request.path),
         request.body,
-        str(request.peer),
+        (peer.host, peer.port) if isinstance(peer, Endpoint) else peer,
         request.scheme,
         request.client,
         request.host,
         request.prefix,
-        head.path,
-        head.is_http_10,
-        [list(pair) for pair in head.fields],
-        dict(head.headers),
+        (head.target, head.path, head.is_http_10, fields, dict(head.headers)),
     )
+
+
+class _ForwardedHead(Head):
+    """The head of a request that the old program has parsed."""
+
+    def __init__(self, method: str, plain: PlainHead) -> None:
+        target, path, is_http_10, fields, headers = plain
+        super().__init__(method, target, is_http_10, [(n, text) for n, text in fields], headers)
+        self.path = path
 
 
 class _ForwardedExchange:
@@ -61,8 +66,8 @@ class _ForwardedExchange:
 
 def read_request(kernel: Kernel, plain: PlainRequest) -> HTTPRequest:
     """The request with these values. A response to it cannot be a stream."""
-    method, path, body, peer, scheme, client, host, prefix, target, is_old, fields, headers = plain
-    head = Head(method, target, is_old, [(name, text) for name, text in fields], headers)
+    method, path, body, peer, scheme, client, host, prefix, plain_head = plain
+    head = _ForwardedHead(method, plain_head)
     node, creation, number = kernel.pid.node, kernel.pid.creation, next(kernel.router.references)
     made = HTTPRequest(
         method,
@@ -70,7 +75,7 @@ def read_request(kernel: Kernel, plain: PlainRequest) -> HTTPRequest:
         head,
         body,
         connection=Alias(node, creation, number),
-        peer=peer,
+        peer=peer if isinstance(peer, str) else Endpoint(*peer),
         scheme=scheme,
         client=client,
         host=host,
@@ -95,11 +100,11 @@ def plain_response(
             kernel.router.send(kernel.pid, to, gone, Priority.NORMAL)
         answer = unavailable().response
     headers = [list(pair) for pair in answer.headers]
-    return answer.status, answer.body, headers, answer.head.endswith(_TEXT)
+    return answer.status, answer.body, headers, answer.head
 
 
 def read_response(plain: PlainResponse) -> Response:
     """The response with these values."""
-    status, body, headers, is_text = plain
-    made = Response(status, headers=[(name, text) for name, text in headers])
-    return made.with_body(body).with_lines(_TEXT if is_text else b"")
+    status, body, headers, head = plain
+    made = Response(status, headers=[(name, text) for name, text in headers]).with_body(body)
+    return made.with_lines(head.removeprefix(made.head))

@@ -139,7 +139,7 @@ class ForwardingProcess(Actor):
         try:
             await self._link.call(self.pid, request, caller)
         except (OSError, TypeError) as error:
-            if isinstance(error, TypeError) and type(request).__name__ == "HTTPRequest":
+            if type(request).__name__ == "HTTPRequest":
                 from .forwarded_requests import unavailable  # noqa: PLC0415 - as above
 
                 raise Reject(unavailable()) from error

@@ -363,10 +363,22 @@ async def move_to(channel: Channel) -> dict[str, Any]:
 
 async def succeed(channel: Channel) -> None:
     """Play a successor that takes over."""
+    await take_over(channel, [])
+
+
+async def take_over(
+    channel: Channel, names: list[str], before: Callable[[], object] = list
+) -> None:
+    """Play a successor that takes over, with the states of these processes. ``before`` acts when
+    they are suspended.
+    """
     await channel.say({"take": 1})
     await channel.hear()
-    await channel.say({"up": True, "takes": [], "connections": ["door"]})
-    assert await channel.hear() == {"states": 0, "fresh": []}
+    await channel.say({"up": True, "takes": names, "connections": ["door"]})
+    for name in names:
+        assert (await channel.hear())["state"] == name
+    assert await channel.hear() == {"states": len(names), "fresh": []}
+    before()
     await channel.say({"taken": True})
     assert "yours" in await channel.hear()
     *listening, turn = channel.take_descriptors()

@@ -768,6 +768,14 @@ async def test_a_chunked_body_over_the_limit_is_refused() -> None:
         assert (await served.ask(fits + b"1\r\nx\r\n0\r\n\r\n")).status == 413
 
 
+async def test_a_chunked_body_may_follow_an_empty_chunked_body() -> None:
+    async with serving(lambda request: Response(200, b"<" + request.body)) as served:
+        peer, head = await served.dial(), get("/", "Transfer-Encoding: chunked", method="POST")
+        assert (await peer.ask(head + b"0\r\n\r\n")).body == b"<"
+        assert (await peer.ask(head + b"1\r\nx\r\n0\r\n\r\n")).body == b"<x"
+        await peer.aclose()
+
+
 async def test_a_short_unwanted_body_is_skipped_and_the_connection_is_used_again() -> None:
     async with serving(routes=[Route("/a")]) as served:
         peer = await served.dial()

@@ -171,7 +171,13 @@ class _Router:
         return True
 
     async def send_wait(
-        self, _process: object, sender: PID, to: object, message: object, priority: Priority, timeout: float | None
+        self,
+        _process: object,
+        sender: PID,
+        to: object,
+        message: object,
+        priority: Priority,
+        timeout: float | None,
     ) -> bool:
         return self.send(sender, to, message, priority)
 

@@ -159,8 +159,10 @@ class HTTPRequest(Request[Response]):
         self.prefix = prefix
 
     def take_body(self, body: bytes) -> None:
-        """Note the body. For the server."""
+        """Note the whole body. For the server."""
         self.body = body
+        if not body:
+            self.head = self.head.without_body()
 
     @property
     def ref(self) -> Ref:

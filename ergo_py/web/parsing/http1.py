@@ -7,6 +7,7 @@ without doubt, and a guess would let a peer smuggle a request past a proxy.
 
 import re
 from collections.abc import Mapping
+from copy import copy
 from typing import Final
 
 __all__ = ["Head", "RequestError", "RequestParser", "is_host", "late_head", "may_become_head"]
@@ -126,6 +127,14 @@ class Head:
         """The peer may send further requests."""
         self.expects_continue: bool = False
         """The peer waits for a sign before it sends the body."""
+
+    def without_body(self) -> "Head":
+        """The same head for a body of chunks that has turned out to be empty. The parser compares
+        the next head with this one, which stays as it is.
+        """
+        made = copy(self)
+        made.length = 0
+        return made
 
 
 class RequestParser:

@@ -209,6 +209,14 @@ def test_bodies_of_both_kinds_are_cut() -> None:
     assert [request.body for request in found] == [b"hello", b"hello0123456789", b""]
 
 
+def test_a_head_without_its_body_is_a_copy() -> None:
+    head = Head("POST", "/a", False, [("a", "b")], {"a": "b"})
+    head.length = None
+    made = head.without_body()
+    assert (made.target, made.fields, made.length) == ("/a", [("a", "b")], 0)
+    assert head.length is None
+
+
 def test_a_body_is_taken_in_parts() -> None:
     for stream in (WITH_BODY, CHUNKED):
         parser = RequestParser()
