@@ -8,13 +8,14 @@ import pytest
 
 from ergo_py import Actor, DeadLetter, Node, Priority, Strategy, Threads
 from ergo_py.entities import Entity, EntityHandle
-from ergo_py.supervision import Fate
+from ergo_py.supervision import AutoShutdown, Fate
 from tests.pages import ROOT
 from tests.test_docs_api import MODULES
 
 PAGE = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
 CODE = sorted(set(re.findall(r"`([^`]+)`", PAGE)))
 OWNERS: dict[str, tuple[type, ...]] = {
+    "AutoShutdown": (AutoShutdown,),
     "self": (Actor, Entity),
     "node": (Node,),
     "entity": (EntityHandle,),

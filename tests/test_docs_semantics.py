@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "semantics.md"
 THIS = "tests/test_docs_semantics.py"
 
 PROMISES_IN_SECTION = {
-    "I": 3,
+    "I": 4,
     "M": 9,
     "P": 13,
     "C": 8,

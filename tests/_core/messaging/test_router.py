@@ -17,6 +17,7 @@ from ergo_py import (
     Actor,
     Alias,
     BadInputError,
+    Caller,
     ChildSpec,
     DeadLetter,
     Name,
@@ -974,3 +975,26 @@ async def test_a_call_that_is_not_delivered_is_answered_and_a_signal_is_no_dead_
 
         assert isinstance(caller.error, TargetDownError)
         assert node.dead_letters() == []
+
+
+async def test_the_declared_messages_of_a_class_change_nothing_at_run_time() -> None:
+    class Counting(Actor[int]):
+        def __init__(self) -> None:
+            self.heard: list[object] = []
+
+        def handle_message(self, message: object, sender: PID) -> None:
+            self.heard.append(message)
+
+        def handle_call(self, request: object, caller: Caller) -> object:
+            return list(self.heard)
+
+    assert Actor[int] is Actor
+    async with running_node() as node:
+        typed: PID[Counting] = await node.spawn(Counting)
+        untyped: PID = PID(typed.node, typed.creation, typed.number)
+        assert (typed, hash(typed), type(typed)) == (untyped, hash(untyped), type(untyped))
+
+        node.send(typed, "no int")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        node.send(untyped, 1)
+
+        assert await node.call(typed, "all") == ["no int", 1]
