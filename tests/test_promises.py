@@ -66,6 +66,7 @@ from tests.test_docs_semantics import EXPECTED
 
 ELSEWHERE: Final = {
     "I1": "identifiers are values",
+    "I4": "about the declared type of an address, however its process runs",
     "C8": "about processes that share a thread",
     "M9": "batches have a suite of their own, with and without a thread",
     "P10": "it is this suite, and what threads add to it",
