@@ -23,6 +23,9 @@ Opened: TypeAlias = tuple[L, Callable[[], object]]
 _AS_IT_IS: Final = string.punctuation.replace("%", "")
 """The signs that a key has in its header, besides letters and digits. All others are quoted."""
 
+_AGAIN: Final = 30.0
+"""Seconds between two connections that get the items again that were given up."""
+
 
 class BatchKeywords(TypedDict, total=False):
     """The options of a broker as a sink: the most items of a batch, by default 500, and the seconds
@@ -65,10 +68,17 @@ class Broker(Source, Sink, Generic[L, P]):
     Otherwise the broker delivers the item again.
     """
 
+    sends_again_when_opened: ClassVar[bool] = False
+    """Whether the broker delivers items that were given up to a new connection only, and counts
+    them as unacknowledged until then. The base opens a new one when no other item is left.
+    """
+
     _link: Opened[L] | None = None
     _is_taking = False
     _count = 0
     _due = 0.0
+    _given_up = 0
+    _sent_again = 0
 
     def __init__(self, *, batch: int = 500, within: float = 0.0) -> None:
         super().__init__(batch=batch, within=within)
@@ -107,9 +117,10 @@ class Broker(Source, Sink, Generic[L, P]):
     @property
     def prefetch(self) -> int:
         """How many unacknowledged items a broker may send without being asked: the bound of the
-        pipeline, as far as the protocols can say it.
+        pipeline, as far as the protocols can say it. Items that were given up come on top of that:
+        they come first, and leave no room for others otherwise.
         """
-        return min(self.most_unacknowledged, 65_535)
+        return min(self.most_unacknowledged + self._sent_again, 65_535)
 
     @property
     def link(self) -> L:
@@ -133,6 +144,8 @@ class Broker(Source, Sink, Generic[L, P]):
         }
         self.found = deque()
         self._is_taking = False
+        self._sent_again = max(self._sent_again, self._given_up)
+        self._given_up = 0
         self._link = self.connect()
         self.prepare()
         if self.held:
@@ -175,9 +188,15 @@ class Broker(Source, Sink, Generic[L, P]):
         return [self.found.popleft() for _ in range(min(most, len(self.found)))]
 
     def wait(self, seconds: float) -> None:
-        """Wait for an item."""
+        """Wait for an item.
+
+        Raises:
+            ConnectionError: none comes, and a new connection gets those that were given up.
+        """
         if not self.found:
             self.receive(1, seconds)
+        if self._given_up and not self.held and self.is_due(_AGAIN):
+            raise ConnectionError(f"{self._given_up} items were given up: the broker has them")
 
     def ack(self, items: list[Item]) -> None:
         """Acknowledge items. The broker delivers those again whose places did not last."""
@@ -192,6 +211,8 @@ class Broker(Source, Sink, Generic[L, P]):
         if places:
             self.give_back(places)
             self.forget(items)
+            if self.sends_again_when_opened:
+                self._given_up += len(places)
 
     def forget(self, items: list[Item]) -> None:
         """Hold items no longer."""

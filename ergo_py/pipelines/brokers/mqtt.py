@@ -28,11 +28,14 @@ class MQTT(Broker[Client, tuple[int, int]]):
 
     The broker keeps the items of a session while no pipeline takes them, from the first opening of
     the source on, and delivers unacknowledged items again when the pipeline connects. A session has
-    a single pipeline at a time. The key of an item is the topic on which it came. An item that was
-    given up without ``poison`` stays with the connection.
+    a single pipeline at a time. The key of an item is the topic on which it came.
+
+    An item that was given up without ``poison`` is not acknowledged: the source connects again when
+    it has no other item, at most each 30 seconds, and takes it again.
 
     The broker sends no more unacknowledged items than the pipeline's ``most_unacknowledged``.
-    Brokers have limits of their own: mosquitto sends 20 (``max_inflight_messages``).
+    Brokers have limits of their own: mosquitto sends 20 (``max_inflight_messages``). So many items
+    that are given up each time hold up the others: use ``poison``.
 
     Args:
         url: the broker, such as ``mqtt://user:password@localhost:1883``, or ``mqtts://...``.
@@ -43,6 +46,8 @@ class MQTT(Broker[Client, tuple[int, int]]):
     Raises:
         BadInputError: an argument has a wrong type or value.
     """
+
+    sends_again_when_opened = True
 
     def __init__(
         self, url: str, topic: str, *, session: str = "", **options: Unpack[BatchKeywords]
@@ -65,7 +70,7 @@ class MQTT(Broker[Client, tuple[int, int]]):
         wishes = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         wishes.SessionExpiryInterval = _FOREVER if name else 0
         wishes.ReceiveMaximum = self.prefetch
-        host, port = url.hostname or "", url.port or _PORTS[url.scheme]
+        host, port = url.hostname or "localhost", url.port or _PORTS[url.scheme]
         self._answers: list[ReasonCode] = []
         client.connect(host, port, _KEEP_ALIVE, clean_start=not name, properties=wishes)
         return client, client.disconnect

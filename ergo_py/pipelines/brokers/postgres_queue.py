@@ -29,10 +29,10 @@ _TAKE: Final = """
 # Each source holds an advisory lock of its session with its own number. The server releases it when
 # the session ends, in any way: then the items of the source belong to no one.
 _RELEASE: Final = """
-    update {table} set taken_by = null where queue = %(queue)s and taken_by not in (
+    update {table} set taken_by = null where queue = %(queue)s and (taken_by not in (
         select (classid::bigint << 32) | objid::bigint from pg_locks join pg_database
         on pg_database.oid = database and datname = current_database()
-        where locktype = 'advisory' and objsubid = 1)
+        where locktype = 'advisory' and objsubid = 1) or taken_by = %(old)s and id <> all(%(held)s))
 """
 _PUT: Final = "insert into {table} (queue, key, body, error) values (%s, %s, %s, %s)"
 _ACK: Final = "delete from {table} where id = any(%(ids)s)"
@@ -45,7 +45,7 @@ class PostgresQueue(Broker[Connection, int]):
 
     Any number of pipelines take items, each item by one of them. When the session of a pipeline
     ends, also by a kill, the others take its unacknowledged items at once. An item that was given
-    up without ``poison`` stays with its pipeline until that ends.
+    up without ``poison`` stays with its pipeline until the session ends.
 
     Args:
         conninfo: the database, such as ``"host=db dbname=shop"``.
@@ -94,12 +94,13 @@ class PostgresQueue(Broker[Connection, int]):
         if found != (True,):
             raise ConnectionError("the server has not noticed the end of the session before")
         self.link.execute(sql.SQL("listen {}").format(self._channel))
-        self._execute(_RELEASE)
+        # An answer with items may have been lost behind its commit: they are taken, and not held.
+        self._execute(_RELEASE, old=self._me, held=[*self.held])
 
     def receive(self, most: int, seconds: float = 0.0) -> None:
         """Find the next items. If there are none, look for those of sources that have ended."""
         rows = self._execute(_TAKE, most=most).fetchall()
-        if not rows and self._execute(_RELEASE).rowcount:
+        if not rows and self._execute(_RELEASE, old=None, held=[]).rowcount:
             rows = self._execute(_TAKE, most=most).fetchall()
         for number, key, body, count in sorted(rows):
             self.find(body, key, number, count > 1, number)

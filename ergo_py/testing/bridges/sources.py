@@ -188,6 +188,27 @@ def no_more_is_delivered_than_the_bound(rig: SourceRig) -> None:
         raise AssertionError(f"{marked} items are marked after one was taken, bound {_BOUND}")
 
 
+def items_that_are_given_up_stop_no_others(rig: SourceRig) -> None:
+    """After ``fail`` of as many items as may be open, the others come, perhaps behind those of
+    ``fail``. If the source raises, it is opened again.
+    """
+    bodies = [b"%d" % number for number in range(2 * _BOUND)]
+    rig.put(bodies)
+    with _opened(rig, _BOUND) as source:
+        source.fail(_take(source, _BOUND), ValueError("given up"))
+        others, end = {*bodies[_BOUND:]}, monotonic() + _LIMIT
+        while others and monotonic() < end:
+            try:
+                items = source.take(_BOUND)
+                source.ack(items)
+                others -= {*_bodies(items)}
+                source.wait(0.05 if others else 0.0)
+            except ConnectionError:
+                source.close()
+                source.open()
+        _expect(sorted(others), [], "items that did not come")
+
+
 def an_acknowledgement_may_come_late(rig: SourceRig) -> None:
     """``ack`` of an item of the opening before, or a second time, does no harm to others."""
     with _opened(rig) as source:
@@ -277,6 +298,7 @@ SOURCE_RULES: Final[Sequence[SourceRule]] = (
     acknowledged_items_do_not_return,
     unacknowledged_items_return,
     no_more_is_delivered_than_the_bound,
+    items_that_are_given_up_stop_no_others,
     an_acknowledgement_may_come_late,
     it_opens_and_closes_in_any_order,
     a_pipeline_loses_nothing_through_kills,

@@ -86,6 +86,62 @@ def test_a_mosquitto_that_is_killed_between_two_saves_forgets_the_last_items() -
         source.close()
 
 
+def test_items_that_are_given_up_leave_room_for_others_on_mosquitto() -> None:
+    """Also when they are given up each time."""
+    if reason := missing("mosquitto"):
+        pytest.skip(reason)
+    with started("mosquitto") as server:
+        rig = Rig(server, "given_up")
+        source = rig.source()
+        source.work_with(lambda _: True, 2)
+        rig.put([b"a", b"b", b"c"])
+        source.open()
+        source.fail(taken(source, 2), ValueError())
+        with pytest.raises(ConnectionError, match="2 items were given up"):
+            taken(source, 1)
+        source.close()
+        source.open()
+        again = taken(source, 2)
+        source.fail(again, ValueError())
+
+        assert [item.body for item in again] == [b"a", b"b"]
+        assert [item.body for item in taken(source, 1)] == [b"c"]
+        assert rig.left() == 3
+        source.close()
+
+
+def test_items_of_a_lost_answer_come_again(
+    broker: tuple[str, BrokerServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has delivered them, and the source does not know."""
+    if broker[0] not in ("redis", "postgres", "jetstream"):
+        pytest.skip("sends items without being asked: they have no answer")
+    rig = Rig(broker[1], "lost")
+    rig.put([b"held"])
+    source = rig.source()
+    source.open()
+    [held] = taken(source, 1)
+
+    def lose(*_: object, **__: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(source, "find", lose)
+    rig.put([b"lost"])
+    with pytest.raises(ConnectionError):
+        taken(source, 1)
+    monkeypatch.undo()
+    source.close()
+    end = time.monotonic() + 30
+    while rig.left():
+        assert time.monotonic() < end
+        try:
+            source.open()
+            source.ack([held, *taken(source, 1)])
+        except ConnectionError:  # the broker has not noticed the end of the session before
+            source.close()
+    source.close()
+
+
 def test_an_item_of_jetstream_may_have_a_header_status() -> None:
     if reason := missing("jetstream"):
         pytest.skip(reason)

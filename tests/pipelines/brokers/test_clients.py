@@ -313,6 +313,103 @@ def test_a_broker_begins_to_take_once_for_each_opening_and_at_once_if_it_holds_i
     assert broker.began == 2
 
 
+class CountingBroker(FakeBroker):
+    """Sends no more unacknowledged messages than it was asked for at the opening, also if the
+    pipeline has given them up.
+    """
+
+    sends_again_when_opened = True
+
+    def connect(self) -> Opened[Fake]:
+        opened = super().connect()
+        self.left = deque(self.messages[: self.prefetch])
+        return opened
+
+
+def test_a_new_connection_takes_given_up_items_again_and_leaves_room_for_others() -> (
+    None
+):
+    broker = CountingBroker(1, 2, 3, 4, 5)
+    broker.work_with(lambda _: True, 2)
+    broker.open()
+    [first, second] = broker.take(5)
+    broker.fail([first], ValueError())
+    broker.wait(0.0)  # another item is open: it would come twice
+    broker.fail([second], ValueError())
+    with pytest.raises(ConnectionError, match="2 items were given up"):
+        broker.wait(0.0)
+    broker.close()
+    for _ in range(2):  # the first may have failed
+        broker.open()
+
+    items = broker.take(5)
+    assert [item.body for item in items] == [b"1", b"2", b"3", b"4"]
+    broker.fail(items, ValueError())
+    broker.wait(0.0)  # the next connection is not due
+
+
+def test_given_up_items_cost_no_connection_where_the_broker_forgets_them() -> None:
+    broker = FakeBroker(1)
+    broker.open()
+    broker.fail(broker.take(1), ValueError())
+    broker.wait(0.0)
+
+    assert broker.prefetch == 1000
+
+
+class LostAnswers:
+    """A session of PostgreSQL that notes which items it releases, and loses its first answer."""
+
+    def __init__(self) -> None:
+        self.released: list[tuple[bool, list[int]]] = []
+        self.rows: list[tuple[int, None, bytes, int]] = []
+        self.is_lost = False
+        self.rowcount = 0
+
+    def execute(self, statement: Any, given: Any = None) -> "LostAnswers":
+        """Run a statement."""
+        if isinstance(given, dict) and "held" in given:
+            self.released.append((given["old"] == given["me"], given["held"]))
+        elif isinstance(given, dict) and "most" in given and self.is_lost:
+            raise ConnectionError("lost behind the commit")
+        return self
+
+    def fetchone(self) -> tuple[bool]:
+        """Whether the lock is taken."""
+        return (True,)
+
+    def fetchall(self) -> list[tuple[int, None, bytes, int]]:
+        """The items."""
+        found, self.rows = self.rows, []
+        return found
+
+    def close(self) -> None:
+        """End the session."""
+
+
+def test_a_new_session_of_postgres_releases_the_items_of_a_lost_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    psycopg = pytest.importorskip("psycopg", reason="needs the package psycopg")
+    session = LostAnswers()
+    monkeypatch.setattr(psycopg, "connect", lambda *_, **__: session)
+    source = pipelines.PostgresQueue("", "jobs")
+    source.open()
+    session.rows = [(7, None, b"held", 1)]
+    assert [item.body for item in source.take(5)] == [b"held"]
+    session.is_lost = True
+    with pytest.raises(ConnectionError):
+        source.take(5)
+    source.close()
+    session.is_lost = False
+    session.released.clear()
+    source.open()
+
+    assert session.released == [(True, [7])]
+    assert source.take(5) == []
+    assert session.released[1:] == [(False, [])]  # what was given up stays
+
+
 def test_a_copy_of_a_broker_has_items_of_its_own() -> None:
     broker = LastingBroker(1)
     first, second = copy(broker), copy(broker)

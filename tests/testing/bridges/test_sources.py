@@ -112,6 +112,13 @@ class Hoarding(Memory):
         return items
 
 
+class Stalling(Memory):
+    """Has a broker that counts the items of ``fail``, and sends no more than the bound."""
+
+    def take(self, most: int) -> list[Item]:
+        return super().take(min(most, self.most_unacknowledged - len(self.queue.delivered)))
+
+
 class Strict(Memory):
     """Refuses an acknowledgement of an item that was not delivered."""
 
@@ -164,6 +171,7 @@ def test_a_rule_finds_a_source_that_breaks_it(rule: SourceRule, broken: type[Mem
     [
         (rules.acknowledged_items_do_not_return, Careless),
         (rules.unacknowledged_items_return, Forgetful),
+        (rules.items_that_are_given_up_stop_no_others, Stalling),
     ],
     ids=lambda value: value.__name__,
 )
