@@ -73,6 +73,11 @@ class Sources(Protocol):
     """The sources of a program."""
 
     @property
+    def is_seeded(self) -> bool:
+        """Whether a seed chooses the order of tasks."""
+        ...
+
+    @property
     def threads(self) -> ThreadSource:
         """Starts and schedules threads."""
         ...
@@ -92,6 +97,8 @@ class Sources(Protocol):
 
 class _SystemSources:
     """The sources of a program outside of a test."""
+
+    is_seeded = False
 
     def __init__(self) -> None:
         self.threads = _SystemThreads()
@@ -114,6 +121,8 @@ class SeededSources:
     chooses: so different seeds end time slices, and collect operations of the network, at different
     places. Threads are those of the operating system, unless others are given.
     """
+
+    is_seeded = True
 
     def __init__(self, seed: int, threads: ThreadSource | None = None) -> None:
         self.threads: ThreadSource = _SystemThreads() if threads is None else threads
@@ -159,6 +168,8 @@ slice_clock: Callable[[], float] = _sources.slice_clock
 """The clock of time slices. Call it as ``sources.slice_clock()``: it may be replaced. The C
 extension finds it here, too.
 """
+is_seeded: bool = _sources.is_seeded
+"""Whether a seed chooses the order of tasks. Read it as ``sources.is_seeded``, as the clock."""
 threads: ThreadSource = _sources.threads
 """The threads. Call them as ``sources.threads.start(…)``: they may be replaced."""
 
@@ -176,10 +187,15 @@ def seeded_creation() -> int | None:
 @contextmanager
 def replace_sources(sources: Sources) -> Iterator[None]:
     """Use other sources inside the block, in the whole program."""
-    global _sources, slice_clock, threads
     before = _sources
-    _sources, slice_clock, threads = sources, sources.slice_clock, sources.threads
+    _use(sources)
     try:
         yield
     finally:
-        _sources, slice_clock, threads = before, before.slice_clock, before.threads
+        _use(before)
+
+
+def _use(sources: Sources) -> None:
+    global _sources, is_seeded, slice_clock, threads
+    _sources, is_seeded = sources, sources.is_seeded
+    slice_clock, threads = sources.slice_clock, sources.threads

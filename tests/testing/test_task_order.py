@@ -108,6 +108,42 @@ def test_a_race_is_found_and_its_seed_reproduces_it() -> None:
     assert found.value.passed == seed
 
 
+class Listed(Actor):
+    """Lists what it gets, in an async `handle_call` that does not wait."""
+
+    def __init__(self) -> None:
+        self.got: list[str] = []
+
+    async def handle_call(self, request: str, caller: Any) -> list[str]:
+        self.got.append(request)
+        return self.got
+
+    def handle_message(self, message: str, sender: Any) -> None:
+        self.got.append(message)
+
+
+def test_seeds_put_a_message_between_any_two_calls_of_another_task() -> None:
+    async def program() -> None:
+        async def send(after: int) -> None:
+            for _ in range(after):
+                await trio.lowlevel.checkpoint()
+            node.send(pid, "message")
+
+        async with running_node() as node:
+            for after in range(12):
+                pid = await node.spawn(Listed)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(send, after)
+                    for _ in range(5):
+                        await node.call(pid, "call")
+                places.add((await node.call(pid, "end")).index("message"))
+
+    places: set[int] = set()
+    explore(program, range(10), clock=VirtualClock)
+
+    assert places == {1, 2, 3, 4, 5}  # the first call is made before the other task runs
+
+
 def test_a_program_that_is_correct_in_every_order_passes() -> None:
     async def right() -> None:
         assert set(await order()) == set(range(8))

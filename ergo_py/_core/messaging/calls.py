@@ -52,7 +52,7 @@ callers waited for 64 calls of each of the others; with 4, turns were a large pa
 _MANY: Final = 64
 """Short cuts of a task while no other task makes calls, within a time slice."""
 _STRETCH: Final = 8
-"""Short cuts between two looks at the clock."""
+"""Short cuts between two looks at the clock, while no other task is ready."""
 
 
 class UnfinishedCall:
@@ -189,10 +189,12 @@ class Calls:
             # appended since. `main` is checked, so that the call does not overtake these.
             # Run in the callee's own context: context variables that its handler sets must not leak
             # into the caller.
+            is_due = self._pause_is_due(task)
+            end = self._slice_end
             left = callee.task.context.run(callee.answer_now, caller, request)
+            is_due = is_due or self._keeps_others_waiting(end)
             if left is not None:
                 await left.close()
-            is_due = self._pause_is_due(task)
             waiter = None
         elif callee.takes_direct and not priority:
             # Instead of post(): most callees take direct appends.
@@ -200,15 +202,24 @@ class Calls:
             is_due = False
             callee.mailbox.push(MAIN_LANE, (CALL, sender, caller, request))
             # Beside other tasks only for a callee without other callers: these take turns, and it
-            # takes all their requests in a single step.
-            may_step = callee.is_asked_again_by(task) or router.turns.run_queue.size <= 1
+            # takes all their requests in a single step. And only in an order that no seed chooses:
+            # the seeds of a test try every place of this step among those of the other tasks.
+            is_asked_again = callee.is_asked_again_by(task)
+            may_step = router.turns.run_queue.size <= 1 or (
+                is_asked_again and not sources.is_seeded
+            )
             if callee.task.custom_sleep_data is PARKED:
                 turns = router.turns
                 if may_step and turns.may_step(callee):
                     is_due = self._pause_is_due(task)
+                    end = self._slice_end
                     self._step(process, callee, caller)
-                    # Unlike an inline call, this call is a checkpoint.
-                    is_due = is_due or task._cancel_status.effectively_cancelled
+                    is_due = (
+                        is_due
+                        # Unlike an inline call, this call is a checkpoint.
+                        or task._cancel_status.effectively_cancelled
+                        or self._keeps_others_waiting(end)
+                    )
                 else:
                     turns.wake(callee)
         else:
@@ -266,6 +277,12 @@ class Calls:
         self._free = min(self._later, _STRETCH) - 1
         self._later -= self._free + 1
         return False
+
+    def _keeps_others_waiting(self, end: float) -> bool:
+        """Say whether other tasks are ready, and the time slice that ends then is over: a single
+        short cut may take longer than a slice.
+        """
+        return self._router.turns.run_queue.size > 1 and sources.slice_clock() >= end
 
     def _grant(self, budget: int) -> None:
         """Begin a budget of short cuts. The last of them is followed by a pause."""

@@ -125,6 +125,13 @@ static int budget_is_over(PyObject* calls, PyObject* task) {
     return is_over;
 }
 
+/* Calls._keeps_others_waiting(end). -1 with an error. */
+static int keeps_others_waiting(PyObject* router, double end) {
+    double now;
+    if (!is_beside_others(SLOT(router, of_router.turns))) return 0;
+    return read_slice_clock(&now) < 0 ? -1 : now >= end;
+}
+
 /* The object of a call that has ended, for the next call; without values in its slots. */
 static PyObject* spare_caller;
 
@@ -296,6 +303,7 @@ PyObject* short_cut(PyObject* Py_UNUSED(module), PyObject* const* args, Py_ssize
     int is_step =
         callee != NULL && callee != process && !is_inline && serves_in_step(callee, router, task);
     int missed = is_inline || is_step ? budget_is_over(calls, task) : 1;
+    double end = PyFloat_AsDouble(SLOT(calls, of_calls.slice_end)); /* a call of the callee moves it */
     if (missed == 0) caller = caller_new(router, sender, to, args[4], task, callee);
     if (caller != NULL) {
         left = is_inline ? call_inline(calls, process, callee, caller, args[4])
@@ -305,6 +313,7 @@ PyObject* short_cut(PyObject* Py_UNUSED(module), PyObject* const* args, Py_ssize
         /* Unlike an inline call, a call with a step is a checkpoint. */
         PyObject* status = SLOT(task, of_task.status);
         int is_due = is_step && SLOT(status, is_cancelled_of_status) != Py_False;
+        if (!is_due) is_due = keeps_others_waiting(router, end);
         int is_done = left == Py_None && !is_due &&
                       SLOT(caller, of_caller.settled) == Py_True &&
                       SLOT(caller, of_caller.error) == Py_None;

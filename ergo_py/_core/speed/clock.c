@@ -48,6 +48,11 @@ int read_slice_clock(double* time) {
     return read_clock(slice_clock(), time);
 }
 
+/* sources.is_seeded */
+int is_seeded(void) {
+    return PyDict_GetItemWithError(bound.sources, str_is_seeded) == Py_True; /* a string: no error */
+}
+
 #define HISTORY 16 /* of states.py */
 
 /* process.state = state; process.history += (state, time); and the trimming of the history. */

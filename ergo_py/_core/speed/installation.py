@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 15
+_INTERFACE: Final = 16
 """The version of the extension that this module can install. An older build is not used."""
 
 

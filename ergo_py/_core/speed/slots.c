@@ -17,7 +17,7 @@ Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled
     state_of_handler;
 PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls, *str_do_deferred,
     *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
-    *str_handle_event, *str_is_asked_again_by, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
+    *str_handle_event, *str_is_asked_again_by, *str_is_seeded, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
     *str_wake;

@@ -157,7 +157,7 @@ extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_ca
 
 extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls,
     *str_do_deferred, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
-    *str_handle_event, *str_is_asked_again_by, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
+    *str_handle_event, *str_is_asked_again_by, *str_is_seeded, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
     *str_wake;
@@ -238,6 +238,7 @@ double monotonic(void);
 PyObject* clock_of(PyObject* function);
 int read_clock(PyObject* clock, double* time);
 int read_slice_clock(double* time);
+int is_seeded(void);
 int record(PyObject* process, PyObject* state, double time, int trims);
 int turn_begin(PyObject* turn, double time);
 int turn_end(PyObject* turn, double woken, double time);
@@ -316,6 +317,7 @@ void put_exception(PyObject* error);
 
 /* steps.c */
 PyObject* handoff_serve(PyObject* turns, PyObject* root);
+int is_beside_others(PyObject* turns);
 int may_step(PyObject* turns, PyObject* process, PyObject* task);
 int is_asked_again(PyObject* process, PyObject* task);
 int wake_by_root(PyObject* process, PyObject* task);

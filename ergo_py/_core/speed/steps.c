@@ -13,9 +13,16 @@ int is_asked_again(PyObject* process, PyObject* task) {
     return is_again;
 }
 
-/* Handoff.may_step(process), for a process that sleeps and is called by the running task; and whether
-   the last call was its own, too, or the task is alone. 0 also where only Python can run the step:
-   without direct hand-off, and while trio has instruments. */
+/* turns.run_queue.size > 1 */
+int is_beside_others(PyObject* turns) {
+    if (!Py_IS_TYPE(turns, bound.Handoff)) return 1; /* unknown */
+    PyObject* queue = SLOT(turns, of_handoff.queue);
+    return !Py_IS_TYPE(queue, bound.RunQueue) || PyLong_AsLong(SLOT(queue, size_of_queue)) > 1;
+}
+
+/* Handoff.may_step(process), for a process that sleeps and is called by the running task; and the
+   `may_step` of Calls.call. 0 also where only Python can run the step: without direct hand-off, and
+   while trio has instruments. */
 int may_step(PyObject* turns, PyObject* process, PyObject* task) {
     if (!Py_IS_TYPE(turns, bound.Handoff) || SLOT(turns, of_handoff.steps) != Py_False ||
         SLOT(turns, of_handoff.root) != Py_None)
@@ -24,7 +31,7 @@ int may_step(PyObject* turns, PyObject* process, PyObject* task) {
     if (!Py_IS_TYPE(queue, bound.RunQueue) || !PyDict_CheckExact(hooks) ||
         PyDict_GET_SIZE(hooks) > 1)
         return 0;
-    if (!is_asked_again(process, task) && PyLong_AsLong(SLOT(queue, size_of_queue)) > 1) return 0;
+    if (is_beside_others(turns) && (is_seeded() || !is_asked_again(process, task))) return 0;
     PyObject* mailbox = SLOT(process, of_process.mailbox);
     if (!PyObject_TypeCheck(mailbox, bound.Mailbox) ||
         SLOT(mailbox, of_mailbox.waiters) != Py_None)

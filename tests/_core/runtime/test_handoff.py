@@ -30,6 +30,7 @@ from ergo_py._core.messaging.waiters import NoMailbox
 from ergo_py._core.runtime import handoff
 from ergo_py._core.runtime.handoff import Handoff, turns_of_loop, unmet
 from ergo_py._core.runtime.parking import TrioTurns, park, park_as
+from ergo_py._core.runtime.time_slices import SLICE
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
 from ergo_py._core.vocabulary.states import State
 from tests.actors import Failed, Puppet, Recorder
@@ -452,6 +453,47 @@ async def test_a_caller_in_a_loop_lets_other_tasks_run(kind: type[Actor]) -> Non
             nursery.cancel_scope.cancel()
 
     assert len(turns) > 10
+
+
+class PlainCallee(Actor):
+    """Runs the functions that it is asked for, in a plain callback."""
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        return request(self)
+
+
+@pytest.mark.parametrize("kind", [Asynchronous, PlainCallee])
+async def test_a_call_that_is_longer_than_a_time_slice_is_followed_by_a_turn_of_the_others(
+    kind: type[Actor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    replace_private(monkeypatch, "clock of time slices", lambda: now)
+    turns: list[str] = []
+
+    def work(_me: object) -> None:
+        nonlocal now
+        now += 2 * SLICE
+        turns.append("call")
+
+    async def take_turns() -> None:
+        while True:
+            turns.append("other")
+            await checkpoint()
+
+    async with running_node() as node:
+        pid = await node.spawn(kind)
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            await checkpoint()
+            for _ in range(30):
+                await node.call(pid, work)
+            nursery.cancel_scope.cancel()
+
+    # Two passes of the loop meet if trio reverses the order of tasks between them.
+    calls = [len(list(run)) for turn, run in groupby(turns) if turn == "call"]
+    assert sum(calls) == 30
+    assert max(calls) <= 2
 
 
 # -- a root and those that it wakes ----------------------------------------------------------------
