@@ -98,6 +98,14 @@ def _listeners(kernel: Kernel) -> list[Listener]:
     ]
 
 
+async def _say(channel: Channel, line: Line, body: bytes | None = None) -> None:
+    """Say a line to the successor, which perhaps reads no more."""
+    with trio.move_on_after(_ANSWER) as scope, suppress(OSError):  # the successor has ended
+        await channel.say(line, body=body)
+    if scope.cancelled_caught:
+        channel.cut()  # in the middle of a line
+
+
 async def _cancel_later(scope: trio.CancelScope) -> None:
     for _ in range(_LOOKS):
         await trio.sleep(_LOOK)
@@ -126,12 +134,28 @@ class _Moving(NamedTuple):
 
 
 class _Batch:
-    """Connections that are on their way to the successor."""
+    """Connections that are on their way to the successor: the ready ones, or as many of them as
+    this program has descriptors for.
 
-    def __init__(self, number: int, members: list[_Moving]) -> None:
+    Raises:
+        OSError: no descriptor is left.
+    """
+
+    def __init__(self, number: int, ready: list[_Moving]) -> None:
         self.number = number
-        self.members = members
         self.turn = make_turn()
+        self._copies: list[int] = []
+        """Copies of the descriptors: a connection that ends while the batch waits for the channel
+        closes its own, and the number may then mean something else.
+        """
+        try:
+            for moving in ready:
+                self._copies.append(os.dup(moving.departure.descriptor))
+        except OSError:
+            if not self._copies:
+                os.close(self.turn)
+                raise
+        self.members = ready[: len(self._copies)]
         self.is_settled = trio.Event()
         """The successor has answered, or has ended."""
         self.staying: list[object] | None = None
@@ -143,14 +167,17 @@ class _Batch:
         Raises:
             OSError: the successor has ended.
         """
-        lines, bodies, descriptors = list[object](), list[bytes](), [self.turn]
-        for number, server, _, departure, _, unread, unsent, state in self.members:
-            sizes = len(unread), len(unsent), len(state)
-            descriptors.append(departure.descriptor)
-            lines.append((number, server, os.fstat(descriptors[-1]).st_ino, *sizes))
-            bodies += unread, unsent, state
+        lines, bodies = list[object](), list[bytes]()
+        for moving, copy in zip(self.members, self._copies, strict=True):
+            parts = moving.unread, moving.unsent, moving.state
+            lines.append((moving.number, moving.server, os.fstat(copy).st_ino, *map(len, parts)))
+            bodies += parts
         line = {"batch": self.number, "turn": os.fstat(self.turn).st_ino, "connections": lines}
-        await channel.say(line, tuple(descriptors), b"".join(bodies))
+        try:
+            await channel.say(line, (self.turn, *self._copies), b"".join(bodies))
+        finally:
+            for copy in self._copies:
+                os.close(copy)
 
 
 class LeavingConnections:
@@ -208,8 +235,7 @@ class LeavingConnections:
             await self._move(channel, left)
             if left:
                 self.staying[_LATE] += len(left)
-            with suppress(OSError):  # the successor has ended
-                await channel.say({"moved": self.moved})
+            await _say(channel, {"moved": self.moved})
         finally:
             with trio.CancelScope(shield=True):
                 await self._take_back(channel)
@@ -257,7 +283,8 @@ class LeavingConnections:
         under_way, end, goes_on = 0, trio.current_time() + _MOVE, True
         async with trio.open_nursery() as nursery:
             while goes_on and (under_way or self._ready or (left and trio.current_time() < end)):
-                group = [left.popleft() for _ in range(min(len(left), _BATCH))]
+                size = min(len(left), _BATCH) if trio.current_time() < end else 0
+                group = [left.popleft() for _ in range(size)]
                 under_way += len(group)
                 if group:
                     nursery.start_soon(self._collect_all, group, put)
@@ -319,23 +346,16 @@ class LeavingConnections:
         return ""
 
     async def _send(self, channel: Channel) -> bool:
-        """Send the ready connections as a batch. False if the successor does not answer."""
-        await self._flush()  # what their sessions have sent goes before them
-        ended = [moving for moving in self._ready if moving.departure.descriptor < 0]
-        ready = [moving for moving in self._ready if moving.departure.descriptor >= 0]
-        try:
-            batch = _Batch(next(self._batches), ready[:_BATCH])
-        except OSError:  # no descriptor is left for the turn
-            await self._keep_ready(_NO_DESCRIPTOR)
-            return False
-        self._ready = ready[_BATCH:]
-        self._sent.append(batch)
-        if self._successor_has_ended:
-            batch.is_settled.set()
-        for moving in ended:
-            await self._stay(moving.departure, moving.session)
-        with trio.move_on_after(_ANSWER) as scope, suppress(OSError):  # the successor has ended
-            await batch.send(channel)
+        """Send the ready connections as a batch. False if the successor does not answer, or no
+        descriptor is left.
+        """
+        with trio.move_on_after(_ANSWER) as scope:
+            await self._flush()  # what their sessions have sent goes before them
+            batch = await self._next_batch()
+            if batch is None:
+                return False
+            with suppress(OSError):  # the successor has ended
+                await batch.send(channel)
         if scope.cancelled_caught:
             channel.cut()  # in the middle of a line
             return False
@@ -343,6 +363,22 @@ class LeavingConnections:
             if not await self._settle(channel):
                 return False
         return True
+
+    async def _next_batch(self) -> _Batch | None:
+        """The next batch; None if no descriptor is left for it."""
+        while ended := [moving for moving in self._ready if moving.departure.descriptor < 0]:
+            self._ready.remove(ended[0])
+            await self._stay(ended[0].departure, ended[0].session)
+        try:
+            batch = _Batch(next(self._batches), self._ready[:_BATCH])
+        except OSError:
+            await self._keep_ready(_NO_DESCRIPTOR)
+            return None
+        del self._ready[: len(batch.members)]
+        self._sent.append(batch)
+        if self._successor_has_ended:
+            batch.is_settled.set()
+        return batch
 
     async def _settle(self, channel: Channel) -> bool:
         """Wait for the answer to the oldest batch. False if there is none."""
@@ -375,8 +411,7 @@ class LeavingConnections:
         """
         late, is_closing = moving.departure.leave(moving.connection, self._dead_end[0])
         if late or is_closing:
-            with suppress(OSError):  # the successor has ended
-                await channel.say({"late": moving.number, "closes": is_closing}, body=late)
+            await _say(channel, {"late": moving.number, "closes": is_closing}, late)
         self._left.append(moving)
 
     async def leave(self) -> None:
@@ -467,7 +502,10 @@ class ArrivingConnections:
             self._sockets[os.fstat(descriptor).st_ino] = descriptor
 
     def forget(self) -> None:
-        """Close the descriptors that belong to no connection."""
+        """The predecessor has ended: close the descriptors that belong to no connection, and keep
+        no session.
+        """
+        self._begun.clear()
         while self._sockets:
             os.close(self._sockets.popitem()[1])
 

@@ -24,6 +24,7 @@ from tests.actors import LogKeeper
 from tests.handover.test_moved_connections import (
     Hanging,
     Visit,
+    Waiting,
     connect,
     door,
     move_to,
@@ -31,6 +32,7 @@ from tests.handover.test_moved_connections import (
     receive,
     say_batch,
     succeed,
+    take_over,
 )
 from tests.handover.test_moved_processes import counter, old_program
 from tests.handover.test_steps import (
@@ -139,6 +141,119 @@ async def test_a_connection_goes_on_when_the_next_program_does_not_read_its_batc
             assert await channel.hear() == {}
             assert not old.has_ended.is_set()  # it has cut the channel in the middle of the line
         await peer.aclose()
+
+
+async def test_connections_stay_when_the_next_program_does_not_read_forwarded_messages(
+    place: Path, autojump_clock: Any
+) -> None:
+    log, children = list[Any](), [*counter(), *door(Visitor, unix=place)]
+    async with old_program(children, log_level="info", limit=inf) as (old, _):
+        old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
+        peer = await connect(place)
+        assert await receive(peer, 8) == b"welcome\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            # More than a socket takes at once.
+            await take_over(
+                channel, ["counter"], lambda: old.node.send("counter", bytes(5_000_000))
+            )
+            await peer.send_all(b"Ann\n")
+            with trio.fail_after(100):  # virtual
+                assert await receive(peer, 6) == b"1 Ann\n"
+                await peer.aclose()
+                await old.has_ended.wait()
+        (taken,) = (record for record in log if record.event == "a successor has taken over")
+        assert taken.fields["staying"] == {"not answered by the next version": 1}
+
+
+async def test_the_old_program_ends_when_the_next_program_does_not_read_late_bytes(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with visited(place) as (old, (_, connection), _, channel):
+        await move_to(channel)
+        old.node.send(connection, TCP.Send(bytes(5_000_000)))
+        await trio.testing.wait_all_tasks_blocked()
+        await channel.say({"begun": 1, "stay": []})
+        with trio.fail_after(100):  # virtual
+            await old.has_ended.wait()
+
+
+async def test_no_connection_begins_to_move_after_the_time_of_all_batches(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each group of three has a session that is ready, and one that is not."""
+    limits = {"_BATCH": 3, "_UNDER_WAY": 1, "_GATHER": 0.1, "_MOVE": 5.0}
+    for name, value in limits.items():
+        monkeypatch.setattr(f"{MOVES}{name}", value)
+    go_on, log = trio.Event(), list[Any]()
+    children = door(partial(Waiting, go_on), unix=place)
+    async with old_program(children, log_level="info", limit=inf) as (old, _):
+        old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
+        peers = [await connect(place) for _ in range(4)]
+        for peer in peers:
+            assert await receive(peer, 8) == b"welcome\n"
+        for peer in peers[:2]:
+            await peer.send_all(b"Ann\n")
+            assert await receive(peer, 6) == b"1 Ann\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            await move_to(channel)
+            await trio.sleep(9)
+            await channel.say({"begun": 1, "stay": []})
+            assert "moved" in await channel.hear()
+            go_on.set()
+            for peer in peers:
+                await peer.aclose()
+            await old.has_ended.wait()
+        (taken,) = (record for record in log if record.event == "a successor has taken over")
+        assert taken.fields["staying"]["not moved in time"] == 1
+
+
+async def test_a_session_that_ends_while_its_batch_waits_costs_no_other_session(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = list[Channel]()
+
+    class Kept(Channel):
+        def __init__(self, sock: trio.socket.SocketType) -> None:
+            super().__init__(sock)
+            channels.append(self)
+
+    monkeypatch.setattr("ergo_py.handover.succession.Channel", Kept)
+    monkeypatch.setattr(f"{MOVES}_GATHER", 1.0)  # both go in one batch
+    go_on, sessions = trio.Event(), list[PID]()
+
+    class Known(Waiting):
+        def init(self) -> None:
+            sessions.append(self.pid)
+
+    async with old_program(door(partial(Known, go_on), unix=place), limit=inf) as (old, _):
+        peers = [await connect(place) for _ in range(2)]
+        for peer in peers:
+            await peer.send_all(b"Ann\n")
+            assert await receive(peer, 14) == b"welcome\n1 Ann\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            async with trio.open_nursery() as nursery:
+                await succeed(channel)
+                # More than a socket takes at once: the batch waits behind it.
+                nursery.start_soon(channels[0].say, {"before": 0}, (), bytes(5_000_000))
+                await trio.testing.wait_all_tasks_blocked()
+                go_on.set()
+                await trio.sleep(1)  # virtual: the batch waits
+                old.node.kill(sessions[0])
+                await trio.sleep(1)
+                assert "before" in await channel.hear()
+            batch = await channel.hear()
+            assert len(batch["connections"]) == 2
+            await channel.say({"begun": 1, "stay": []})
+            assert (await channel.hear())["closes"]
+            assert await channel.hear() == {"moved": 2}
+        for peer in peers:
+            await peer.aclose()
 
 
 class Postponing(StateMachine):

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import cycle
 from math import inf
 from pathlib import Path
+from stat import S_ISFIFO
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ import trio
 from ergo_py import PID, Actor, Alias, ChildSpec
 from ergo_py.handover.channel import Channel, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
+from ergo_py.handover.moved_connections import ArrivingConnections
 from ergo_py.meta import TCP, Delimiter, TCPServer, UnixServer
 from ergo_py.web import Route, WebServer
 from examples.guide.moved_session import Visitor
@@ -285,8 +287,11 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 }
 
 
-def fail_to_copy(_: int) -> int:
-    raise OSError("no descriptor is left")
+def fail_to_copy(descriptor: int) -> int:
+    """Copy sockets only: the next program tries with the turn, a pipe."""
+    if S_ISFIFO(os.fstat(descriptor).st_mode):
+        raise OSError("no descriptor is left")
+    return os.dup(descriptor)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "threads"])
@@ -617,6 +622,29 @@ async def test_the_next_program_discards_a_batch_without_a_turn(
 
     with theirs, ours:
         await meet_predecessor(place, play, check, [*counter(), *door(Visitor, unix=place)])
+
+
+async def test_a_program_forgets_moved_sessions_when_its_predecessor_has_ended(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[ArrivingConnections]()
+
+    def make(*arguments: Any) -> ArrivingConnections:
+        made.append(ArrivingConnections(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr("ergo_py.handover.moved_processes.ArrivingConnections", make)
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
+        peer = await connect(place)
+        assert await receive(peer, 8) == b"welcome\n"
+        await start(door(Visitor, unix=place), limit=inf)
+        await old.has_ended.wait()
+        await peer.send_all(b"Ann\n")
+        assert await receive(peer, 6) == b"1 Ann\n"
+        await trio.sleep(1)  # virtual: it hears that the old program has ended
+        with pytest.raises(KeyError):
+            made[-1].session(1)
+        await peer.aclose()
 
 
 class Talk(Actor):
