@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial, wraps
+from importlib import import_module
 from inspect import signature
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, overload
@@ -48,6 +49,22 @@ P = ParamSpec("P")
 Callee = TypeVar("Callee")
 R = TypeVar("R")
 
+LOADED_WITH_A_NODE: Final = (
+    "drain",
+    "groups",
+    "reload",
+    "streams.events",
+    "streams.parts",  # which loads those of tasks
+    "supervision.pool",
+    "supervision.tree",
+    "supervision.upgrade",
+)
+"""The modules of the verbs that the import of the package leaves out. They are loaded when a node
+opens: later, an import holds the loop, needs a descriptor, and finds the files of the next version
+if that was installed over the running one. `entity_handles` comes with `ergo_py.entities`, without
+which no class has entities.
+"""
+
 
 class Node(kernel_node.Node, TaskVerbs):
     """A running node. Its methods are for code outside processes; ``send``, ``reply`` and the
@@ -56,6 +73,10 @@ class Node(kernel_node.Node, TaskVerbs):
 
     def __init__(self, kernel: Kernel, expose_env: bool) -> None:
         super().__init__(kernel, expose_env)
+        for name in LOADED_WITH_A_NODE:
+            import_module(f".{name}", __package__)
+        if kernel.options.network is not None:
+            import_module(".network.remote_node", __package__)
         self._applications = Applications(self)
         self._entities: dict[type, EntityTable] = {}
 
@@ -118,7 +139,7 @@ class Node(kernel_node.Node, TaskVerbs):
             ProcessUnknownError: there is no supervisor at this address.
             BadInputError: the process is no pool.
         """
-        from .supervision.pool import PoolHandle  # noqa: PLC0415 - the first verb loads its room
+        from .supervision.pool import PoolHandle  # noqa: PLC0415 - loaded with the node
 
         handle = PoolHandle(self._kernel, target)
         self._run(handle.workers)
@@ -146,7 +167,7 @@ class Node(kernel_node.Node, TaskVerbs):
         self, kind: type[A], key: str, process: Process | None = None
     ) -> "EntityHandle[A]":
         """The same, with the process that sends."""
-        from .entity_handles import find_entity  # noqa: PLC0415 - the first verb loads its room
+        from .entity_handles import find_entity  # noqa: PLC0415 - loaded with entities
 
         return self._run(find_entity, self._kernel, self._entities, kind, key, process)
 
@@ -157,7 +178,7 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             NotAllowedError: another keeper has one of these classes.
         """
-        from .entity_handles import EntityTable  # noqa: PLC0415 - the first verb loads its room
+        from .entity_handles import EntityTable  # noqa: PLC0415 - loaded with entities
 
         for kind in kinds:
             if kind in self._entities:
@@ -179,7 +200,7 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             BadInputError: it exists, and is of the other kind.
         """
-        from .groups import open_registry  # noqa: PLC0415 - the first verb loads its room
+        from .groups import open_registry  # noqa: PLC0415 - loaded with the node
 
         return self._run(open_registry, self._kernel, name, unique)
 
@@ -193,7 +214,7 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             BadInputError: the name cannot be hashed.
         """
-        from .groups import Group  # noqa: PLC0415 - the first verb loads its room
+        from .groups import Group  # noqa: PLC0415 - loaded with the node
 
         return Group(self._kernel, name)
 
@@ -214,7 +235,7 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             EventTakenError: the event of that name belongs to a process, and is not open.
         """
-        from .streams.events import open_topic  # noqa: PLC0415 - the first verb loads its room
+        from .streams.events import open_topic  # noqa: PLC0415 - loaded with the node
 
         self._run(open_topic, self._kernel, name, buffer)
 
@@ -276,7 +297,7 @@ class Node(kernel_node.Node, TaskVerbs):
         """
         if event is None:
             return super().events()
-        from .streams.events import open_events  # noqa: PLC0415 - the first verb loads its room
+        from .streams.events import open_events  # noqa: PLC0415 - loaded with the node
 
         return self._run(open_events, self._kernel, event, max_waiting, follow)
 
@@ -309,7 +330,7 @@ class Node(kernel_node.Node, TaskVerbs):
         """Call a process that answers in parts, and iterate over them, as :meth:`Actor.call_stream`
         does.
         """
-        from .streams.parts import CalledStream  # noqa: PLC0415 - the first verb loads its room
+        from .streams.parts import CalledStream  # noqa: PLC0415 - loaded with the node
 
         check_timeout(timeout)
         call = partial(self.call, to, request, timeout=timeout)
@@ -319,7 +340,7 @@ class Node(kernel_node.Node, TaskVerbs):
         """Return the supervision tree: every process and meta-process of this node, and every
         supervised child that is down, with parent and state.
         """
-        from .supervision.tree import take_tree  # noqa: PLC0415 - the first verb loads its room
+        from .supervision.tree import take_tree  # noqa: PLC0415 - loaded with the node
 
         return self._run(lambda: take_tree(self._kernel, self._applications.infos()))
 
@@ -331,7 +352,7 @@ class Node(kernel_node.Node, TaskVerbs):
             BadInputError: this is not the name of another node.
             NotAllowedError: this node has no network.
         """
-        from .network.remote_node import RemoteNode  # noqa: PLC0415 - few nodes have a network
+        from .network.remote_node import RemoteNode  # noqa: PLC0415 - loaded with the network
 
         return RemoteNode(self._kernel, self._network(), name)
 
@@ -357,7 +378,7 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             BadInputError: the time is invalid.
         """
-        from .drain import drain  # noqa: PLC0415 - the first verb loads its room
+        from .drain import drain  # noqa: PLC0415 - loaded with the node
 
         self._here("drain")
         return await drain(self._kernel, self.call, timeout)
@@ -374,7 +395,7 @@ class Node(kernel_node.Node, TaskVerbs):
         Raises:
             BadInputError: the time is invalid.
         """
-        from .reload import reload  # noqa: PLC0415 - the first verb loads its room
+        from .reload import reload  # noqa: PLC0415 - loaded with the node
 
         self._here("reload")
         return await reload(self._kernel, timeout)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ergo_py.node import LOADED_WITH_A_NODE
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -80,7 +82,9 @@ ROOMS = {
     *("supervision.upgrade", "tasks.handle", "tasks.process", "tasks.stream", "telemetry"),
     *("testing", "web", "workers"),
 }
-"""Modules and packages that the names of most programs do not need: their first verb loads them."""
+"""Modules and packages that the names of most programs do not need. Those of verbs are loaded when
+a node opens, and the others by their names.
+"""
 
 
 def test_import_of_the_names_of_most_programs_loads_no_room_beyond_them() -> None:
@@ -91,7 +95,7 @@ def test_import_of_the_names_of_most_programs_loads_no_room_beyond_them() -> Non
     assert loaded & {"asyncio", "concurrent.futures", "json", "sqlite3", "structlog"} == set()
 
 
-def test_each_room_that_a_verb_loads_exists() -> None:
+def test_each_room_beyond_these_names_exists() -> None:
     modules_after("\n".join(f"import ergo_py.{room}" for room in sorted(ROOMS)))
 
 
@@ -108,25 +112,47 @@ def test_commands_about_a_running_node_load_no_event_loop_and_no_terminal_librar
     assert loaded & {"asyncio", "prompt_toolkit", "pygments", "rich", "textual", "trio"} == set()
 
 
-OPENS = """\
+REFUSES = """\
+import sys
 import trio
-from ergo_py import Actor, open_node
+from ergo_py import Actor, ChildSpec, open_node
+
+class Replaced:
+    def find_spec(self, name, path=None, target=None):
+        raise ImportError(f"{name} would be of the next version, or no descriptor is left")
+
+def replace_files():
+    sys.meta_path[:] = [Replaced()]
+    sys.path_importer_cache.clear()
+"""
+"""A program whose files are replaced while it runs: each module that it still loads is an error."""
+
+OPENS = f"""{REFUSES}
+from ergo_py.errors import ProcessUnknownError
+
+class Next(Actor):
+    pass
 
 async def main():
     async with open_node(log_output="none") as node:
-        await node.spawn(Actor)
-        node.tree()
-        before = set(sys.modules)
+        supervisor = await node.supervise([ChildSpec("child", Actor)])
+        replace_files()
         await node.spawn(Actor)
         node.log.error("a line")
         node.tree(), node.info(), node.processes()
+        node.group("group").members(), node.registry("names"), node.open_topic("news")
+        async with node.events("news"), node.map_stream(trio.sleep, [0]) as done:
+            assert [item async for item in done] == [None]
+        await node.run_task(trio.sleep, 0)
+        await node.run_task(len, "in a thread")
+        node.call_stream("nobody", 1)
         try:
-            await node.call("nobody", 1)
-        except Exception:
-            pass
-        assert set(sys.modules) == before, set(sys.modules) - before
+            node.pool("nobody")
+        except ProcessUnknownError:
+            await supervisor.upgrade_child("child", Next)
+        assert await node.reload() == []
+        assert await node.drain() == []
 
-import sys
 trio.run(main)
 """
 
@@ -134,8 +160,64 @@ trio.run(main)
 def test_a_running_node_has_loaded_the_modules_that_it_needs() -> None:
     loaded = modules_after(OPENS)
 
-    assert "structlog" in loaded
+    assert {f"ergo_py.{name}" for name in LOADED_WITH_A_NODE} < loaded
+    assert {"concurrent.futures", "structlog"} < loaded  # a call from a thread needs a future
     assert loaded & {"pytest", "trio.testing", "ergo_py.control.server"} == set()
+
+
+HANDS_OVER = f"""{REFUSES}
+from ergo_py.handover.succession import Succession
+from ergo_py.meta.inherited_sockets import InheritedSockets
+
+class Visits(Actor):
+    total = 1
+
+    def handle_call(self, request, caller):
+        return self.total
+
+    def hand_over(self):
+        return self.total + 1
+
+    def take_over(self, state):
+        self.total = state
+
+async def run_program(name, has_ended, task_status):
+    async with open_node(name, log_output="none") as node:
+        succession, serves = Succession("visits", InheritedSockets({{}})), trio.Event()
+        await succession.begin()
+        await node.supervise([ChildSpec("visits", Visits)])
+        succession.watch(node, serves.set)()
+        await serves.wait()
+        task_status.started(node)
+        try:
+            await trio.sleep_forever()
+        finally:
+            succession.end()
+            has_ended.set()
+
+async def main():
+    has_ended = trio.Event()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(run_program, "old@localhost", has_ended)
+            replace_files()
+            node = await nursery.start(run_program, "new@localhost", trio.Event())
+            await has_ended.wait()
+            assert await node.call("visits", "total") == 2
+            nursery.cancel_scope.cancel()
+
+trio.run(main)
+"""
+
+
+def test_a_program_hands_over_with_the_modules_that_it_has_loaded(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+
+    loaded = modules_after(HANDS_OVER)
+
+    assert "ergo_py.handover.forwarded_requests" in loaded
 
 
 @pytest.mark.parametrize("name", ["ergo_py.CallTimeoutError", "ergo_py.meta.TCPServer"])
@@ -148,6 +230,23 @@ def test_a_pickled_name_is_loaded_where_it_is_unpickled(name: str) -> None:
     )
 
     assert package in loaded
+
+
+NETWORKED = """\
+import trio
+from ergo_py import open_node
+from ergo_py.network import Local
+
+async def main():
+    async with open_node("one@localhost", network=Local(), log_output="none"):
+        pass
+
+trio.run(main)
+"""
+
+
+def test_a_node_with_a_network_has_loaded_the_handles_of_other_nodes() -> None:
+    assert "ergo_py.network.remote_node" in modules_after(NETWORKED)
 
 
 def test_a_node_alone_imports_no_network() -> None:

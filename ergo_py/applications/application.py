@@ -269,7 +269,7 @@ def _inner(child: ChildSpec) -> SupervisorSpec | None:
     """The children of a supervisor, if its spec contains them and does not compute them at run
     time.
     """
-    from ..supervision.pool import (  # noqa: PLC0415 - the first application loads its room
+    from ..supervision.pool import (  # noqa: PLC0415 - loaded with the node
         Pool,
         PoolSpec,
     )

@@ -21,6 +21,13 @@ from ..actor import Actor
 from ..supervision.specs import ChildSpec
 from ..supervision.upgrade import Upgrade
 from .channel import Channel, Line
+from .forwarded_requests import (
+    plain_request,
+    plain_response,
+    read_request,
+    read_response,
+    unavailable,
+)
 
 if TYPE_CHECKING:
     from ..network.messages.message_types import MessageTypes
@@ -68,8 +75,6 @@ class Link:
         try:
             body = types.encode(request)
         except TypeError:
-            from .forwarded_requests import plain_request  # noqa: PLC0415 - of web servers only
-
             if (plain := plain_request(request)) is None:
                 raise
             line, body = {**line, "http": True}, types.encode(plain)
@@ -94,8 +99,6 @@ class Link:
             try:
                 value, has_failed = types.decode(line["body"]), bool(line.get("has_failed"))
                 if line.get("http"):
-                    from .forwarded_requests import read_response  # noqa: PLC0415 - as above
-
                     kernel.calls.reply(caller, read_response(value), None)
                     continue
             except Exception as error:  # of a type that is not listed here
@@ -140,8 +143,6 @@ class ForwardingProcess(Actor):
             await self._link.call(self.pid, request, caller)
         except (OSError, TypeError) as error:
             if type(request).__name__ == "HTTPRequest":
-                from .forwarded_requests import unavailable  # noqa: PLC0415 - as above
-
                 raise Reject(unavailable()) from error
             name = self._link.names[self.pid]
             raise Reject(
@@ -202,8 +203,6 @@ async def serve_forwarded(
             has_failed, types = caller.error is not None, caller.types
             given, plain = caller.error if has_failed else caller.value, None
             if caller.is_http:
-                from .forwarded_requests import plain_response  # noqa: PLC0415 - as above
-
                 plain = plain_response(kernel, caller.to, caller.request, given)
             if plain is not None:
                 given, has_failed = plain, False
@@ -228,8 +227,6 @@ async def serve_forwarded(
             kernel.router.send(kernel.pid, to, message, Priority.NORMAL)
         else:
             if is_http := "http" in line:
-                from .forwarded_requests import read_request  # noqa: PLC0415 - as above
-
                 message = read_request(kernel, message)
             number = _number(line.get("number"))
             caller = _ForwardedCaller(kernel, number, to, message, types, put.send_nowait, is_http)

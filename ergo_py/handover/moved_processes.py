@@ -67,7 +67,7 @@ class _Codecs:
 
     def of(self, process: Process) -> "MessageTypes":
         """The codec of a process."""
-        from ..network.messages.message_types import MessageTypes  # noqa: PLC0415 - needs msgspec
+        from ..network.messages.message_types import MessageTypes  # noqa: PLC0415 - see Succession
 
         name = type(process.behaviour_itself).__module__
         if name not in self._made:

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -14,6 +15,7 @@ import trio
 from .._core.metas.meta import Meta
 from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.errors import NodeStoppedError, NotAllowedError
+from .._core.vocabulary.text import text_of
 from ..control.socket_paths import peer_user
 from ..meta.inherited_sockets import InheritedSockets
 from ..meta.sockets.listener import Listener
@@ -80,6 +82,10 @@ class Succession:
         self._file: tuple[int, int] | None = None
         """Device and inode of the file at which this program waits for a successor."""
         sockets.begin_to_keep()
+        # Before the files of the next version are there. A program without moving processes needs
+        # no msgspec.
+        with suppress(ModuleNotFoundError):
+            import_module("..network.messages.message_types", __package__)
 
     @property
     def serves(self) -> bool:
@@ -423,7 +429,10 @@ class Succession:
                     await leaving.forward_sessions()
                 async with trio.open_nursery() as work:
                     work.start_soon(await_predecessor)
-                    await node.drain(_DRAIN)
+                    try:
+                        await node.drain(_DRAIN)
+                    except Exception as error:  # the successor serves: this program has to end
+                        node.log.error("the drain has failed", error=text_of(error))
                 await leaving.flush()
                 with suppress(NodeStoppedError):  # by a signal, while it drained
                     node.stop()

@@ -32,8 +32,8 @@ class StreamVerbs(Behaviour[M_contra], TaskVerbs):
         Raises:
             BadInputError: ``parts`` is no iterable, or ``credit`` no positive number.
         """
-        from ..tasks.function import name_of  # noqa: PLC0415 - the first verb loads its room
-        from .parts import PartStream  # noqa: PLC0415 - the first verb loads its room
+        from ..tasks.function import name_of  # noqa: PLC0415 - loaded with the node
+        from .parts import PartStream  # noqa: PLC0415 - loaded with the node
 
         return PartStream(
             self._start_stream, parts, credit, self.pid, f"stream({name_of(type(parts))})"
@@ -82,7 +82,7 @@ class StreamVerbs(Behaviour[M_contra], TaskVerbs):
         Raises:
             BadInputError: an argument has a wrong value.
         """
-        from .parts import CalledStream  # noqa: PLC0415 - the first verb loads its room
+        from .parts import CalledStream  # noqa: PLC0415 - loaded with the node
 
         check_timeout(timeout)
         return CalledStream(

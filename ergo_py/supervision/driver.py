@@ -156,7 +156,7 @@ class SupervisionDriver(Actor):
         """Replace the class of a child. The supervisor's mailbox takes no part in it: the record of
         the child changes in the child's own turn, so that no failure comes in between.
         """
-        from .upgrade import Upgrade  # noqa: PLC0415 - the first verb loads its room
+        from .upgrade import Upgrade  # noqa: PLC0415 - loaded with the node
 
         self._check_planned()
         child = self._plan.check_upgrade(name)

@@ -90,7 +90,7 @@ class TaskVerbs:
             TargetDownError: there is no process at ``under``.
             NotAllowedError: this process is ending, or not in a callback.
         """
-        from .function import (  # noqa: PLC0415 - the first verb loads its room
+        from .function import (  # noqa: PLC0415 - loaded with the node
             Work,
             name_of,
             refuse_keywords,
@@ -183,7 +183,7 @@ class TaskVerbs:
         Raises:
             BadInputError: an argument has a wrong type or value.
         """
-        from .stream import MapStream  # noqa: PLC0415 - the first verb loads its room
+        from .stream import MapStream  # noqa: PLC0415 - loaded with the node
 
         return MapStream(self._start_stream, function, items, at_once, ordered, timeout, on_failure)
 
@@ -198,7 +198,7 @@ class TaskVerbs:
         under: Target | None,
         reply_to: Target | None,
     ) -> "Task[Any]":
-        from .process import start_process  # noqa: PLC0415 - the first verb loads its room
+        from .process import start_process  # noqa: PLC0415 - loaded with the node
 
         kernel, process = self._task_owner()
         if process is not None:

@@ -465,6 +465,26 @@ async def test_a_handler_of_the_old_program_reaches_a_moved_process_while_the_no
         assert old.log == []
 
 
+async def test_a_program_ends_and_forwards_messages_if_its_drain_fails(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with old_program(counter()) as (old, start):
+
+        async def drain(timeout: float) -> list[str]:
+            for _ in range(100):
+                old.node.send("counter", 1)
+            raise ImportError("a file of the next version")
+
+        monkeypatch.setattr(old.node, "drain", drain)
+        new = await start(counter())
+        await old.has_ended.wait()
+
+        assert await new.node.call("counter", "total") == 100
+        assert [(record.event, record.fields["error"]) for record in old.log] == [
+            ("the drain has failed", "a file of the next version")
+        ]
+
+
 class Fresh(Actor):
     """Has no state."""
 
