@@ -326,9 +326,7 @@ class CountingBroker(FakeBroker):
         return opened
 
 
-def test_a_new_connection_takes_given_up_items_again_and_leaves_room_for_others() -> (
-    None
-):
+def test_a_new_connection_takes_given_up_items_again_and_leaves_room_for_others() -> None:
     broker = CountingBroker(1, 2, 3, 4, 5)
     broker.work_with(lambda _: True, 2)
     broker.open()
