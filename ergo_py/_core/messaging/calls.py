@@ -214,6 +214,8 @@ class Calls:
                     is_due = self._pause_is_due(task)
                     end = self._slice_end
                     self._step(process, callee, caller)
+                    if self._turn_of is not task:
+                        self._resume_slice(task, end)
                     is_due = (
                         is_due
                         # Unlike an inline call, this call is a checkpoint.
@@ -277,6 +279,14 @@ class Calls:
         self._free = min(self._later, _STRETCH) - 1
         self._later -= self._free + 1
         return False
+
+    def _resume_slice(self, task: Task, end: float) -> None:
+        """Go on with the time slice of a task whose callee has called in turn. That call has begun
+        a budget of its own: without this, a loop of such calls would never pause.
+        """
+        self._turn_of = task
+        self._slice_end = end
+        self._free = 0  # the next short cut looks at the clock
 
     def _keeps_others_waiting(self, end: float) -> bool:
         """Say whether other tasks are ready, and the time slice that ends then is over: a single

@@ -125,6 +125,16 @@ static int budget_is_over(PyObject* calls, PyObject* task) {
     return is_over;
 }
 
+/* Calls._resume_slice(task, end). -1 with an error. */
+static int resume_slice(PyObject* calls, PyObject* task, double end) {
+    PyObject* made = PyFloat_FromDouble(end);
+    if (made == NULL) return -1;
+    Py_XSETREF(SLOT(calls, of_calls.slice_end), made);
+    Py_XSETREF(SLOT(calls, of_calls.free), PyLong_FromLong(0)); /* a small number: no error */
+    slot_set(calls, of_calls.turn_of, task);
+    return 0;
+}
+
 /* Calls._keeps_others_waiting(end). -1 with an error. */
 static int keeps_others_waiting(PyObject* router, double end) {
     double now;
@@ -309,6 +319,8 @@ PyObject* short_cut(PyObject* Py_UNUSED(module), PyObject* const* args, Py_ssize
         left = is_inline ? call_inline(calls, process, callee, caller, args[4])
                          : call_step(router, process, callee, caller, args[4]);
     }
+    if (left != NULL && SLOT(calls, of_calls.turn_of) != task && resume_slice(calls, task, end) < 0)
+        Py_CLEAR(left);
     if (left != NULL) {
         /* Unlike an inline call, a call with a step is a checkpoint. */
         PyObject* status = SLOT(task, of_task.status);

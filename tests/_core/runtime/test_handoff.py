@@ -496,6 +496,33 @@ async def test_a_call_that_is_longer_than_a_time_slice_is_followed_by_a_turn_of_
     assert max(calls) <= 2
 
 
+async def test_a_loop_of_calls_whose_callee_calls_in_turn_pauses_after_its_time_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    replace_private(monkeypatch, "clock of time slices", lambda: now)
+
+    def work(_me: object) -> None:
+        nonlocal now
+        now += SLICE / 2
+
+    async with running_node() as node:
+        plain = await node.spawn(PlainCallee)
+
+        class Middle(Actor):
+            async def handle_call(self, request: Any, caller: Caller) -> object:
+                return await self.call(plain, request)
+
+        middle = await node.spawn(Middle)
+        await wait_all_tasks_blocked()
+        async with watched_turns() as turns:
+            for _ in range(30):
+                await node.call(middle, work)
+
+    # A slice has two such calls.
+    assert turns.passes >= 10
+
+
 # -- a root and those that it wakes ----------------------------------------------------------------
 
 
