@@ -2,6 +2,7 @@
 of frozen messages.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Final
@@ -11,6 +12,8 @@ from .._core.vocabulary.errors import BadInputError
 
 __all__ = ["check_bytes", "check_conninfo", "check_text", "check_url", "setters"]
 
+_OPTIONS: Final = re.compile(r"\w+=[^&=]*(&\w+=[^&=]*)*")
+"""The options of an address. A password that holds a question mark hardly looks like them."""
 _QUOTED: Final = "write signs of a password as %2F, which is a slash"
 
 
@@ -39,19 +42,26 @@ def check_url(what: str, url: str, *schemes: str) -> str:
     """Return the address of a server.
 
     Raises:
-        BadInputError: it has none of these schemes, or no host, or a password that ends the host
-            too early: libraries would tell a part of it as the host or the port.
+        BadInputError: it has none of these schemes, or a password that ends the host too early:
+            libraries would tell a part of it as the host or the port.
     """
+    allowed = " or ".join(f"{scheme}://host" for scheme in schemes)
+    if not isinstance(url, str):
+        raise BadInputError(what, f"a {type(url).__name__}", allowed)
     try:
         parts = urlsplit(url)
         behind = f"{parts.path}{parts.query}{parts.fragment}"
-        is_clear = "@" not in behind and bool(parts.hostname or behind) and parts.port != 0
-        if is_clear and parts.scheme in schemes:
+        is_clear = bool(parts.hostname or behind or not parts.netloc) and parts.port != 0
+        if "@" in behind:
+            # A port may be the start of a password, unless the number of a database follows.
+            is_clear &= parts.port is None or parts.path[1:].isdecimal()
+            is_clear &= "@" not in parts.path + parts.fragment
+            is_clear &= _OPTIONS.fullmatch(parts.query) is not None
+        if is_clear and parts.scheme in schemes and url[len(parts.scheme) :].startswith("://"):
             return url
     except ValueError:  # it quotes a part of the password
         pass
     shown = url.rpartition("@")[2] if "@" in url else url.partition(":")[0]
-    allowed = " or ".join(f"{scheme}://host" for scheme in schemes)
     raise BadInputError(what, shown, f"{allowed}; {_QUOTED}")
 
 
@@ -65,9 +75,18 @@ def check_conninfo(what: str, conninfo: str, limits: str = "") -> str:
 
     try:
         given = conninfo_to_dict(conninfo)
-        place = f"{given.get('host')}{given.get('dbname')}"
+        name = str(given.get("dbname", ""))
+        if conninfo.startswith(("postgresql://", "postgres://")):
+            # The database as it is written: the sign of a name is %40 there.
+            name = conninfo.partition("://")[2].partition("/")[2].partition("?")[0]
+            is_clear = "@" not in name
+        else:
+            is_clear = "@" not in name or ":" not in name  # may be user:password@host
+        # libpq has abstract sockets, which begin with the sign.
+        hosts = str(given.get("host", "")).split(",")
+        is_clear &= not any("@" in host[1:] for host in hosts)
         port = str(given.get("port", "")).replace(",", "")
-        is_clear = "@" not in place and (not port or port.isdecimal())
+        is_clear &= not port or port.isdecimal()
     except Exception:  # psycopg quotes a part of the text, and takes any type
         is_clear = False
     if not is_clear:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ergo_py import BadInputError, devices, entities, pipelines
+from ergo_py.meta.checks import check_conninfo, check_url
 from ergo_py.pipelines import Item
 from ergo_py.pipelines.brokers.broker import Broker, Opened, header_of, key_of
 from tests.pipelines.brokers.rigs import ODD_KEYS
@@ -46,7 +47,8 @@ BAD_ADDRESSES = (
         "://user:se?cret@host",
         "://user:se#cret@host",
     ),
-    *("://user:se[cret@host", "://user:cret@host:se", "://user:cret", "://", ".example:2883", ""),
+    *("://user:se[cret@host", "://user:cret@host:se", "://user:cret", ".example:2883", ""),
+    *("://user:1/2?cret@host", "://user:1?a=cret@host", "://user:1/cret?a=b@host", "://:1234", ":"),
 )
 """What follows the scheme. A password with such signs ends the host too early."""
 
@@ -66,12 +68,39 @@ def test_an_address_that_cannot_be_read_is_refused_without_its_password(
 
 
 @pytest.mark.parametrize(
-    "name, url", [("RedisStream", "unix:///run/redis"), ("AMQP", "amqps://a:%2F@b")]
+    "name, url",
+    [
+        ("RedisStream", "unix:///run/redis"),
+        ("AMQP", "amqps://a:%2F@b"),
+        *(("RedisStream", "redis://"), ("AMQP", "amqp://"), ("MQTT", "mqtt://")),
+        ("RedisStream", "redis://h/0?client_name=a@b"),
+        ("RedisStream", "redis://:pw@h:6379/0?client_name=a@b&protocol=3"),
+    ],
 )
 def test_an_address_of_another_kind_is_taken(name: str, url: str) -> None:
     pytest.importorskip(CLIENTS[name][0], reason=f"needs the package {CLIENTS[name][0]}")
 
     assert getattr(pipelines, name)(url, "jobs")
+
+
+@pytest.mark.parametrize("url", [None, b"redis://h", 5])
+def test_an_address_that_is_no_text_is_refused(url: Any) -> None:
+    with pytest.raises(BadInputError, match=rf"a {type(url).__name__}.*redis://host"):
+        check_url("RedisStream(url)", url, "redis")
+
+
+@pytest.mark.parametrize(
+    "conninfo",
+    [
+        *("host=@abstract dbname=x", "host=@a,@b", "dbname=a@b", "host=h password=se@cret"),
+        *("postgresql://u:p@h/a%40b", "postgresql://%40abstract/d", "postgresql:///d?host=@a"),
+    ],
+)
+def test_an_address_of_a_database_may_hold_the_sign_of_a_user(conninfo: str) -> None:
+    psycopg = pytest.importorskip("psycopg", reason="needs the package psycopg")
+    read = psycopg.conninfo.conninfo_to_dict
+
+    assert read(check_conninfo("Queue(conninfo)", conninfo)) == read(conninfo)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +111,8 @@ def test_an_address_of_another_kind_is_taken(name: str, url: str) -> None:
             "postgresql://user:se/cret@host/db",
             "postgresql://user:cret",
         ),
-        *("postgresql://user:1/cret@host/db", 5),
+        *("postgresql://user:1/cret@host/db", "postgresql://user:se@cret@host/db", 5),
+        *("host=user:cret@db", "dbname=user:cret@db", "dbname=postgresql://user:cret@db"),
     ],
 )
 @pytest.mark.parametrize(
