@@ -496,7 +496,7 @@ async def test_a_call_that_is_longer_than_a_time_slice_is_followed_by_a_turn_of_
     assert max(calls) <= 2
 
 
-async def test_a_loop_of_calls_whose_callee_calls_in_turn_pauses_after_its_time_slice(
+async def test_a_caller_pauses_after_its_time_slice_also_if_its_callee_calls_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
