@@ -595,8 +595,9 @@ class Router(Addresses):
             self.discard(envelope, envelope[2], Why.STOPPING, receiver)
 
     def _wait_in_thread(self, waiter: ThreadWaiter) -> bool:
-        self.bridge.post(waiter.begin)
         try:
+            # Inside: an interrupt may come when the wait has begun, before this returns.
+            self.bridge.post(waiter.begin)
             waiter.parker.wait(None)
         except BaseException:
             self.bridge.post(waiter.give_up)
