@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from http.client import HTTPConnection
@@ -18,6 +19,7 @@ import pytest
 import trio
 
 from ergo_py import Node, open_node
+from ergo_py.handover.channel import socket_path
 from ergo_py.shell.cli import main as ergo
 from examples.web.chat import Chat, Say
 from tests.web.rig import Peer, get, post, until
@@ -146,6 +148,10 @@ def test_two_versions_of_the_chat_replace_each_other_without_a_failed_request(
     with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         port = int(first.stdout.readline())
+        # The program is ready for a successor a moment after its main function has started.
+        while not socket_path("chat").exists():
+            assert first.poll() is None
+            time.sleep(0.01)
 
         def ask(method: str, body: bytes | None = None) -> tuple[int, bytes]:
             while True:
