@@ -27,10 +27,10 @@ def _process(name: str, *, asked: bool = False) -> Strike:
     return strike
 
 
-def _one_of(kind: str, behaviour: str) -> Strike:
+def _one_of(kind: str, behaviour: str, owner: str = "") -> Strike:
     async def strike(rig: Rig) -> bool:
         found: Sequence[object] = (
-            rig.metas(behaviour) if kind == "meta" else rig.processes(behaviour)
+            rig.metas(behaviour, owner) if kind == "meta" else rig.processes(behaviour)
         )
         return bool(found) and rig.node.kill(rig.random.choice(found))  # type: ignore[arg-type]
 
@@ -74,10 +74,10 @@ async def _gateway(rig: Rig) -> bool:
 PARTS: Final[dict[str, Strike]] = {
     "store": _process("store"),
     "store (asked)": _process("store", asked=True),
-    "database": _one_of("meta", "BlockingCalls"),
-    "database thread": _one_of("meta", "_Worker"),
+    "database": _one_of("meta", "BlockingCalls", "store"),
+    "database thread": _one_of("meta", "_Worker", "store"),
     "decoder": _process("decoder"),
-    "port": _one_of("meta", "Port"),
+    "decoder thread": _one_of("meta", "_Worker", "decoder"),
     "program": _program,
     "udp": _with_udp(_process("udp")),
     "udp socket": _with_udp(_one_of("meta", "UDPServer")),

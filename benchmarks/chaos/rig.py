@@ -188,12 +188,20 @@ class Rig:
 
     # -- looking around ----------------------------------------------------------------------------
 
-    def metas(self, behaviour: str) -> list[Alias]:
+    def metas(self, behaviour: str, owner: str = "") -> list[Alias]:
+        """The meta-processes of a kind; those below the process of a name, if it is given."""
         return [
             alias
             for alias in self.node.metas()
             if self.node.meta_info(alias).behaviour == behaviour
+            and (not owner or self._owner(alias) == self.node.whereis(owner))
         ]
+
+    def _owner(self, alias: Alias) -> PID:
+        parent: PID | Alias = alias
+        while isinstance(parent, Alias):
+            parent = self.node.meta_info(parent).parent
+        return parent
 
     def processes(self, behaviour: str) -> list[PID]:
         return [

@@ -19,7 +19,6 @@ import trio
 
 from ergo_py import ChildSpec, Node, run
 from ergo_py.meta import Endpoint
-from ergo_py.supervision.handle import SupervisorHandle
 
 from .gateway import Gateway, Where
 from .load import Device, fire, value_of
@@ -29,16 +28,10 @@ __all__ = ["start", "where"]
 COUNT = 1000
 
 
-async def start(
-    node: Node, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0
-) -> SupervisorHandle:
-    """Start a gateway under a supervisor that restarts it as a whole if its own supervisor gives
-    up.
-    """
-    await node.supervise(
-        [ChildSpec("gateway", Gateway, path, tcp, udp, patience)], name="root", intensity=20
-    )
-    return node.supervisor("gateway")
+async def start(node: Node, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> None:
+    """Start a gateway under a supervisor that restarts it as a whole if its own gives up."""
+    gateway = ChildSpec("gateway", Gateway, path, tcp, udp, patience)
+    await node.supervise([gateway], name="root", intensity=20)
 
 
 async def where(node: Node, intake: str) -> Endpoint:
@@ -46,61 +39,39 @@ async def where(node: Node, intake: str) -> Endpoint:
     return await node.service(intake).call(Where(), timeout=None, retry=True)
 
 
-# -- the story -------------------------------------------------------------------------------------
-
-
 async def play(node: Node) -> None:
+    """Let devices send; break something after each quarter of the readings."""
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "telemetry.db"
-        gateway = await start(node, path)
+        await start(node, path)
         device = Device(partial(where, node, "tcp"), 1, COUNT)
+
+        async def until(share: float) -> None:
+            while device.next < COUNT * share:  # noqa: ASYNC110 - nobody is told
+                await trio.sleep(0.001)
+
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fire, partial(where, node, "udp"), 2, COUNT)
             nursery.start_soon(device.deliver)
-            nursery.start_soon(mishaps, node, device)
-        await settled(node)
-        print(
-            f"sent: {COUNT} datagrams, and {COUNT} readings over TCP on {device.connections} "
-            "connections"
-        )
-        print(
-            "restarts:", ", ".join(f"{child.name} {child.restarts}" for child in gateway.children())
-        )
-        rows, wrong = check(path)
-        print(f"stored: {rows} readings, {wrong} of them wrong")
-
-
-async def mishaps(node: Node, device: Device) -> None:
-    """Wait for a part of the readings each time, and break something."""
-
-    async def until(share: float) -> None:
-        while device.next < device.count * share:  # noqa: ASYNC110 - nobody is told
-            await trio.sleep(0.001)
-
-    await until(0.25)
-    os.kill(int((await node.inspect("decoder"))["program"]), signal.SIGKILL)
-    await until(0.5)
-    node.kill("store")
-    await until(0.75)
-    device.break_off()
-
-
-async def settled(node: Node) -> None:
-    """Wait until all datagrams are processed, by polling: UDP sends no confirmation."""
-    with trio.move_on_after(60):
-        while int((await node.inspect("udp", timeout=60))["stored"]) < COUNT:  # noqa: ASYNC110 - see above
-            await trio.sleep(0.01)
-
-
-def check(path: Path) -> tuple[int, int]:
-    """How many readings were stored, and how many of them no device has sent like that."""
-    database = sqlite3.connect(path)
-    rows = list(database.execute("select source, number, value from reading"))
-    database.close()
-    return len(rows), sum(value != value_of(source, number) for source, number, value in rows)
-
-
-# -- in earnest ------------------------------------------------------------------------------------
+            await until(0.25)
+            os.kill(int((await node.inspect("decoder"))["program"]), signal.SIGKILL)
+            await until(0.5)
+            node.kill("store")
+            await until(0.75)
+            device.break_off()
+        with trio.move_on_after(60):  # UDP sends no confirmation
+            while int((await node.inspect("udp", timeout=60))["stored"]) < COUNT:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        print(f"sent: {COUNT} datagrams, and {COUNT} readings on {device.connections} connections")
+        restarts = [
+            f"{child.name} {child.restarts}" for child in node.supervisor("gateway").children()
+        ]
+        print("restarts:", ", ".join(restarts))
+        database = sqlite3.connect(path)
+        rows = list(database.execute("select source, number, value from reading"))
+        database.close()
+        wrong = sum(value != value_of(source, number) for source, number, value in rows)
+        print(f"stored: {len(rows)} readings, {wrong} of them wrong")
 
 
 async def serve(node: Node) -> None:

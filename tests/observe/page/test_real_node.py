@@ -172,7 +172,7 @@ async def see_the_chat(tab: Tab) -> None:
 async def see_the_gateway(tab: Tab) -> None:
     """The gateway: a database in a thread, a decoder in a program of its own, two intakes."""
     await tab.read("page.go('tree')")
-    for name in ("store", "decoder", "Port", "BlockingCalls", "UDPServer", "TCPServer"):
+    for name in ("store", "decoder", "BlockingCalls", "UDPServer", "TCPServer"):
         await tab.has(name, ".tree")
     await tab.read("page.go('threads')")
     await tab.has("Readers: each blocks for a meta-process")
