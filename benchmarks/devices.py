@@ -1,5 +1,5 @@
 """``python -m benchmarks devices``: unplug a serial line again and again, and measure serial lines
-and a CAN bus beside the bare loops of their libraries.
+and a CAN bus beside the bare loops of their libraries, and at their usual speed on a single core.
 
 A pseudo-terminal stands for each serial line. Each unplug must be told, in order, and nothing may
 be left: no thread, no descriptor.
@@ -10,10 +10,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import can
 import serial
@@ -84,85 +86,172 @@ def leftovers() -> dict[str, int]:
 # -- frames ----------------------------------------------------------------------------------------
 
 
-class Count:
-    """Counts frames, and tells when all have come."""
+class InOrder:
+    """Checks that frames come in the order of their numbers, and tells when all have come."""
 
-    def __init__(self, frames: int) -> None:
-        self.left, self.done, self.opened = frames, trio.Event(), trio.Event()
+    def __init__(self, frames: int, number_of: Callable[[Any], int]) -> None:
+        self.frames, self.number_of = frames, number_of
+        self.come = self.wrong = 0
+        self.done, self.opened = trio.Event(), trio.Event()
 
     def __call__(self, message: object) -> None:
-        if isinstance(message, DeviceData):
-            self.left -= 1
-            if not self.left:
-                self.done.set()
-        elif isinstance(message, DeviceOpened):
-            self.opened.set()
+        match message:
+            case DeviceData(_, data):
+                self.wrong += self.number_of(data) != self.come
+                self.come += 1
+                if self.come == self.frames:
+                    self.done.set()
+            case DeviceOpened():
+                self.opened.set()
 
 
-async def through(bridge: MetaProcess, frames: int, feed: Callable[[], None]) -> float:
-    """Seconds for so many frames through a bridge."""
+class Feed(NamedTuple):
+    """A device: its bridge, its frames, and the function that sends them."""
+
+    bridge: Callable[[], MetaProcess]
+    frames: int
+    number_of: Callable[[Any], int]
+    send: Callable[[], None]
+
+
+async def through(*feeds: Feed) -> tuple[float, float, int]:
+    """Seconds, seconds of processor time, and frames in a wrong order, for the frames of devices
+    through their bridges, all at once.
+    """
+    counts = [InOrder(feed.frames, feed.number_of) for feed in feeds]
     async with node_of_devices() as node:
-        count = Count(frames)
-        await node.spawn(Receiver, bridge, count)
-        await count.opened.wait()
-        began, feeder = time.perf_counter(), threading.Thread(target=feed)
-        feeder.start()
-        await count.done.wait()
-        seconds = time.perf_counter() - began
-        feeder.join()
-        return seconds
+        for feed, count in zip(feeds, counts, strict=True):
+            await node.spawn(Receiver, feed.bridge(), count)
+            await count.opened.wait()
+        began, used = time.perf_counter(), time.process_time()
+        feeders = [threading.Thread(target=feed.send) for feed in feeds]
+        for feeder in feeders:
+            feeder.start()
+        for count in counts:
+            await count.done.wait()
+        seconds, used = time.perf_counter() - began, time.process_time() - used
+        for feeder in feeders:
+            feeder.join()
+    return seconds, used, sum(count.wrong for count in counts)
 
 
-def bare(frames: int, feed: Callable[[], None], read: Callable[[], int]) -> float:
-    """Seconds for the same frames through a loop over the library."""
-    began, feeder = time.perf_counter(), threading.Thread(target=feed)
+def bare(feed: Feed, read: Callable[[], int]) -> float:
+    """Seconds for the frames of a device through a loop over the library."""
+    began, feeder = time.perf_counter(), threading.Thread(target=feed.send)
     feeder.start()
-    left = frames
+    left = feed.frames
     while left > 0:
         left -= read()
     feeder.join()
     return time.perf_counter() - began
 
 
-def serial_frames(frames: int) -> tuple[float, float]:
-    """Seconds through `Serial`, and through pyserial."""
-    end, other = os.openpty()
-    path = os.ttyname(other)
-
-    def feed() -> None:
-        for first in range(0, frames, 50):
-            data = b"".join(LINE % number for number in range(first, min(first + 50, frames)))
-            while data:
-                data = data[os.write(end, data) :]
-
-    ours = trio.run(through, Serial(path, framing=Delimiter()), frames, feed)
-    line = serial.Serial(path)
-    theirs = bare(frames, feed, lambda: line.read(line.in_waiting or 1).count(b"\n"))
-    line.close()
-    os.close(other)
-    os.close(end)
-    return ours, theirs
+def paced(frames: int, rate: float, send: Callable[[int, int], None]) -> None:
+    """Send so many frames in a second, in bursts of ten milliseconds as a driver delivers them;
+    rate 0 sends as fast as the device takes them.
+    """
+    began, sent = time.perf_counter(), 0
+    while sent < frames:
+        due = int((time.perf_counter() - began) * rate) if rate else sent + 50
+        if due > sent:
+            send(sent, min(due, frames))
+            sent = min(due, frames)
+        if rate:
+            time.sleep(0.01)
 
 
-def can_frames(frames: int) -> tuple[float, float]:
-    """Seconds through `CAN`, and through python-can."""
-    message = can.Message(arbitration_id=0x123, data=b"12345678")
+@contextmanager
+def serial_lines(count: int, frames: int, rate: float = 0.0) -> Iterator[list[tuple[str, Feed]]]:
+    """Pseudo-terminals, each with its path."""
+    with ExitStack() as stack:
+
+        def made() -> tuple[str, Feed]:
+            end, other = os.openpty()
+            stack.callback(os.close, end)
+            stack.callback(os.close, other)
+            path = os.ttyname(other)
+
+            def send(first: int, last: int) -> None:
+                data = b"".join(LINE % number for number in range(first, last))
+                while data:
+                    data = data[os.write(end, data) :]
+
+            bridge = partial(Serial, path, 921_600, framing=Delimiter())
+            return path, Feed(
+                bridge, frames, lambda line: int(line[2:10]), partial(paced, frames, rate, send)
+            )
+
+        yield [made() for _ in range(count)]
+
+
+@contextmanager
+def can_bus(frames: int, rate: float = 0.0) -> Iterator[Feed]:
+    """The virtual bus of python-can."""
     with can.Bus(interface="virtual", channel="benchmark") as far:
 
-        def feed() -> None:
-            for _ in range(frames):
-                far.send(message)
+        def send(first: int, last: int) -> None:
+            for number in range(first, last):
+                far.send(can.Message(arbitration_id=0x123, data=number.to_bytes(8, "big")))
 
-        ours = trio.run(through, CAN("virtual", "benchmark"), frames, feed)
+        bridge = partial(CAN, "virtual", "benchmark")
+        number = partial(int.from_bytes, byteorder="big")
+        yield Feed(
+            bridge, frames, lambda frame: number(frame.data), partial(paced, frames, rate, send)
+        )
+
+
+def beside_bare_loops(frames: int) -> int:
+    """Measure as fast as the devices send. Returns the frames in a wrong order."""
+    with serial_lines(1, frames) as [(path, feed)]:
+        ours = trio.run(through, feed)
+        line = serial.Serial(path)
+        theirs = bare(feed, lambda: line.read(line.in_waiting or 1).count(b"\n"))
+        line.close()
+    _show("Serial", frames, ours, theirs)
+    wrong = ours[2]
+    with can_bus(frames) as feed:
+        ours = trio.run(through, feed)
         with can.Bus(interface="virtual", channel="benchmark") as bus:
-            theirs = bare(frames, feed, lambda: int(bus.recv(1.0) is not None))
-    return ours, theirs
+            theirs = bare(feed, lambda: int(bus.recv(1.0) is not None))
+    _show("CAN", frames, ours, theirs)
+    return wrong + ours[2]
+
+
+def _show(name: str, frames: int, ours: tuple[float, float, int], theirs: float) -> None:
+    print(
+        f"{name}: {frames / ours[0]:,.0f} frames/s, the bare loop {frames / theirs:,.0f} "
+        f"frames/s: {theirs / ours[0]:.2f} of it"
+    )
+
+
+def at_line_speed(seconds: float) -> int:
+    """A CAN bus with 8,000 frames a second, and four serial lines of 921,600 baud, on a single
+    core, together. Returns the frames in a wrong order; lost frames never end it.
+    """
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    lines_a_second = 92_160 / len(LINE % 0)
+    try:
+        with (
+            can_bus(int(8_000 * seconds), 8_000) as bus,
+            serial_lines(4, int(lines_a_second * seconds), lines_a_second) as lines,
+        ):
+            took, used, wrong = trio.run(through, bus, *(feed for _, feed in lines))
+    finally:
+        os.sched_setaffinity(0, cores)
+    print(
+        f"on one core, for {seconds:g} s: CAN with 8,000 frames/s and 4 serial lines with "
+        f"{lines_a_second:,.0f} lines/s each: all came after {took:.1f} s, {wrong} in a wrong "
+        f"order, {used / took:.0%} of the core with the senders"
+    )
+    return wrong
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks devices", description=__doc__)
     parser.add_argument("--unplugs", type=int, default=1000)
     parser.add_argument("--frames", type=int, default=50_000)
+    parser.add_argument("--seconds", type=float, default=20.0, help="at the speed of the lines")
     chosen = parser.parse_args(arguments)
     print(f"load {os.getloadavg()[0]:.1f}")
     with TemporaryDirectory() as folder:
@@ -170,13 +259,8 @@ def main(arguments: list[str] | None = None) -> int:
         faults = trio.run(unplug, chosen.unplugs, Path(folder))
         print(f"{chosen.unplugs} unplugs in {time.perf_counter() - began:.1f} s")
     print("\n".join(faults) or "each gap was told in order; no thread and no descriptor is left")
-    for name, measure in (("Serial", serial_frames), ("CAN", can_frames)):
-        ours, theirs = measure(chosen.frames)
-        print(
-            f"{name}: {chosen.frames / ours:,.0f} frames/s, the bare loop "
-            f"{chosen.frames / theirs:,.0f} frames/s: {theirs / ours:.2f} of it"
-        )
-    return 1 if faults else 0
+    wrong = beside_bare_loops(chosen.frames) + at_line_speed(chosen.seconds)
+    return 1 if faults or wrong else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Steps elsewhere: an actor on another node as a stage, and entities as the end of a pipeline."""
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, Backoff, ChildSpec, Name
+from ergo_py import NO_REPLY, Actor, Backoff, ChildSpec, Name
 from ergo_py.entities import Entities, Entity, MemoryStore
+from ergo_py.entities.stores.store import Write
 from ergo_py.errors import BadInputError
 from ergo_py.network import Memory
 from ergo_py.pipelines import Pipeline, Retry, ToActor
@@ -111,6 +113,49 @@ async def test_the_actors_of_several_nodes_share_the_items_and_keys_keep_their_a
         assert numbers == sorted(numbers)
 
 
+class Loses(Actor):
+    """Notes each number, and does not answer to the first 2."""
+
+    def __init__(self, seen: list[int]) -> None:
+        self.seen = seen
+
+    def handle_call(self, request: int, caller: object) -> object:
+        self.seen.append(request)
+        return NO_REPLY if self.seen == [1, 2] else request
+
+
+@pytest.mark.parametrize("lost", ["actor", "connection", "pipeline"])
+@in_virtual_time
+async def test_a_loss_in_the_middle_of_an_item_repeats_this_item_and_loses_none(lost: str) -> None:
+    """The source is on a node, the actor that handles its items on another."""
+    broker, network, seen = Broker(1, 2, 3, key=lambda _: 1), Memory(), list[int]()
+    end = ToActor(Name("orders", "b@test"), timeout=500.0)
+    plan = Pipeline.spec(BrokerSource(broker), end, retry=Retry(100, Backoff(1.0, 1.0)))
+
+    async with (
+        running_node("a@test", network=network, limit=1000.0) as here,
+        running_node("b@test", network=network, limit=1000.0) as there,
+    ):
+        await there.supervise([ChildSpec("orders", Loses, seen)])
+        await here.supervise([ChildSpec("jobs", plan)])
+        await until(lambda: seen == [1, 2])
+        before = list(broker.acknowledged)
+        match lost:
+            case "actor":
+                there.kill("orders")
+            case "pipeline":
+                here.kill("jobs")
+            case _:
+                network.cut("a@test", "b@test")
+                await trio.sleep(30.0)
+                network.heal()
+        await until(lambda: broker.is_done)
+
+    assert before == [1]
+    assert seen == [1, 2, 2, 3]
+    assert broker.acknowledged == [1, 2, 3]
+
+
 @pytest.mark.parametrize("address", [[], [Squares], 5, ["a", 5]], ids=str)
 def test_an_address_is_that_of_an_actor_or_a_list_of_them(address: Any) -> None:
     with pytest.raises(BadInputError, match=r"^address"):
@@ -139,3 +184,35 @@ async def test_the_end_may_be_the_entity_with_the_key_of_the_item() -> None:
 
     assert totals == [4, 6]
     assert sorted(broker.acknowledged) == [1, 2, 3, 4]
+
+
+class HeldStore(MemoryStore):
+    """Its first commit does not end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held = trio.Event()
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        if not self.is_held.is_set():
+            self.is_held.set()
+            await trio.sleep_forever()
+        await super().commit(writes)
+
+
+@in_virtual_time
+async def test_a_kill_of_the_entities_in_the_middle_of_a_commit_loses_no_item() -> None:
+    """The item whose state was not stored is not acknowledged, and comes again."""
+    broker, store = Broker(1, 2, key=lambda _: "cash"), HeldStore()
+
+    async with running(broker, ToActor(Account), retry=Retry(100, Backoff(1.0, 1.0))) as node:
+        await node.supervise([ChildSpec("entities", Entities, store, [Account])])
+        await store.is_held.wait()
+        before = list(broker.acknowledged)
+        node.kill("entities")
+        await until(lambda: broker.is_done)
+        total = await node.entity(Account, "cash").call(0)
+
+    assert before == []
+    assert total == 3
+    assert broker.acknowledged == [1, 2]
