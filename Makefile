@@ -106,11 +106,11 @@ $(VENV)/.prepared: $(DEV)
 # that it replaces, and the tests of the other rooms. tests/conftest.py says which are which.
 coverage: $(VENV)/.prepared
 	rm -rf .coverage-parts
-	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m tests.parts $(FEWER_PARTS) -m "counted" --cov --cov-report= $(ARGS)
+	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m tests.parts $(FEWER_PARTS) .ci/seconds-counted -m "counted" --cov --cov-report= $(ARGS)
 	COVERAGE_FILE=.coverage-parts/speed/data HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest -m "counted" --cov --cov-report= tests/_core/speed $$(cat .ci/counted-speed-tests)
 	$(BIN)/coverage combine --quiet .coverage-parts/*/data
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py,ergo_py/web/parsing/*' --fail-under=100
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m tests.parts $(MORE_PARTS) -m "not counted or replaced" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m tests.parts $(MORE_PARTS) .ci/seconds-uncounted -m "not counted or replaced" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
 # Messages and calls without direct hand-off. They take seconds, and workers as long to start.
 trio-turns: $(DEV)
