@@ -2,7 +2,9 @@
 
 import fcntl
 import gc
+import importlib
 import os
+import pkgutil
 import random
 import signal
 import sys
@@ -17,6 +19,7 @@ import trio
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 
+import ergo_py
 from tests.installation import build_wheel, install
 from tests.parts import Part
 from tests.support import short_directory
@@ -91,6 +94,12 @@ _COUNTED_FILES = (
 that the C extension replaces. The mark ``counted`` adds single tests of other rooms that run lines
 which these do not. `make check` runs all other tests with the C extension, without counting.
 """
+_COUNTED_MODULES = (
+    "ergo_py._core",
+    "ergo_py.meta.parsing",
+    "ergo_py.supervision",
+    "ergo_py.web.parsing",
+)
 _REACHED_BY_OTHERS = (
     "tests/_core/messaging/test_sending_from_threads.py",
     "tests/_core/messaging/test_traces.py::test_a_process_with_a_background_task_is_traced_many_"
@@ -141,11 +150,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     # Imported and collected objects stay until the end: no collection of garbage looks at them, be
     # it now or in a test.
     gc.disable()
+    tracer = sys.gettrace()
+    if session.config.option.markexpr == _COUNTED_RUN:
+        # The lines that run at the import of the package count. The imports of the tests, and the
+        # work of pytest, would take twice as long.
+        for module in pkgutil.walk_packages(ergo_py.__path__, "ergo_py."):
+            if module.name.startswith(_COUNTED_MODULES):
+                importlib.import_module(module.name)
+        sys.settrace(None)
     result = yield
+    sys.settrace(tracer)
     gc.collect()
     gc.freeze()
     gc.enable()
