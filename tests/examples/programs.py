@@ -1,7 +1,8 @@
-"""Running the examples as the programs they are."""
+"""Running the examples, as programs or in the program of the tests."""
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
-__all__ = ["EXAMPLES", "ROOT", "Program", "promised", "promises", "running"]
+__all__ = ["EXAMPLES", "ROOT", "Program", "promised", "promises", "run_here", "running"]
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -36,6 +38,14 @@ def promised(folder: str) -> str:
     """The promised output of the only command of this kind."""
     ((_, printed),) = promises(folder)
     return printed
+
+
+def run_here(path: Path, *arguments: object) -> None:
+    """Run an example in this program, which has its imports already: most of the time of a short
+    program is that of its imports.
+    """
+    with mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]):
+        runpy.run_path(str(path), run_name="__main__")
 
 
 class Program:

@@ -1,12 +1,11 @@
 """The programs of the guides print the texts beside them, and the pages show these texts."""
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
 
-from tests.examples.programs import EXAMPLES
+from tests.examples.programs import EXAMPLES, run_here
 
 GUIDE = EXAMPLES / "guide"
 ELSEWHERE = {
@@ -29,7 +28,7 @@ def test_a_program_of_the_guides_prints_its_recorded_output(
 ) -> None:
     if program.stem in NEEDS:
         pytest.importorskip(NEEDS[program.stem])
-    runpy.run_path(str(program), run_name="__main__")
+    run_here(program)
 
     assert capsys.readouterr().out == program.with_suffix(".txt").read_text(encoding="utf-8")
 

@@ -2,19 +2,17 @@
 
 import re
 import socket
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ergo_py import ChildSpec
+from ergo_py import ChildSpec, InitError
 from examples.tcp.chat import Door as ChatDoor
 from examples.tutorial.step4_tcp import Door as TutorialDoor
 from examples.tutorial.step5_sessions import Door as SessionsDoor
 from examples.udp.statsd import Metrics
-from tests.examples.programs import EXAMPLES, ROOT, promised, running
+from tests.examples.programs import EXAMPLES, ROOT, promised, run_here, running
 from tests.meta.wires import until
 from tests.support import running_node
 
@@ -42,18 +40,6 @@ class Terminal:
         self.sock.close()
 
 
-def client(example: str, *arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / example), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 # -- servers that fail -----------------------------------------------------------------------------
 
 
@@ -72,13 +58,13 @@ async def test_the_owner_of_a_failed_server_in_an_example_is_restarted(door: Any
 # -- TCP -------------------------------------------------------------------------------------------
 
 
-def test_the_echo_client_gets_its_lines_back_from_the_echo_server() -> None:
+def test_the_echo_client_gets_its_lines_back_from_the_echo_server(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with running(EXAMPLES / "tcp" / "echo_server.py", 0) as server:
-        port = server.port()
+        run_here(EXAMPLES / "tcp" / "echo_client.py", server.port(), "one", "two words", "three")
 
-        said = client("tcp/echo_client.py", port, "one", "two words", "three")
-
-        assert said == promised("tcp")
+        assert capsys.readouterr().out == promised("tcp")
         assert server.line().endswith(" is here")
         assert server.line() == "closed by the peer: 20 bytes came, 20 went"
         assert server.interrupt() == 0
@@ -118,34 +104,32 @@ def test_the_echo_client_fails_without_a_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
 
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "tcp" / "echo_client.py"), str(port)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 1
-    assert "InitError" in done.stderr
+    with pytest.raises(InitError):
+        run_here(EXAMPLES / "tcp" / "echo_client.py", port)
 
 
-@pytest.fixture
-def chat() -> Path:
-    return EXAMPLES / "tcp" / "chat.py"
+CHAT = EXAMPLES / "tcp" / "chat.py"
 
 
-def join(port: int, name: str) -> Terminal:
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port of a chat, in which guests of earlier tests may still be."""
+    with running(CHAT, 0) as program:
+        yield program.port()
+
+
+def join(port: int, name: str, others: str = "") -> Terminal:
     terminal = Terminal(port)
     terminal.see("what is your name?")
     terminal.type(name)
-    terminal.see("you are in")
+    terminal.see(f"you are in, {others}")
     return terminal
 
 
-def test_guests_of_the_chat_see_each_other_come_talk_and_leave(chat: Path) -> None:
-    with running(chat, 0) as program:
+def test_guests_of_the_chat_see_each_other_come_talk_and_leave() -> None:
+    with running(CHAT, 0) as program:
         port = program.port()
-        ann, bob = join(port, "ann"), join(port, "bob")
+        ann, bob = join(port, "ann", "with nobody else"), join(port, "bob", "with ann")
 
         ann.see("* bob came in")
         bob.type("hello")
@@ -161,115 +145,105 @@ def test_guests_of_the_chat_see_each_other_come_talk_and_leave(chat: Path) -> No
         assert program.interrupt() == 0
 
 
-def test_guests_stay_connected_when_the_room_crashes(chat: Path) -> None:
-    with running(chat, 0) as program:
-        port = program.port()
-        ann, bob = join(port, "ann"), join(port, "bob")
+def test_guests_stay_connected_when_the_room_crashes(port: int) -> None:
+    fay, gus = join(port, "fay"), join(port, "gus")
 
-        bob.type("/crash")
-        gone = [ann.see("the room is gone"), bob.see("the room is gone")]
-        ann.see("you are in")
-        bob.see("you are in")
-        ann.type("still there?")
-        heard = bob.see("still there?")
-        bob.type("/tree")
-        restarted = bob.see("room Room")
+    gus.type("/crash")
+    gone = [fay.see("the room is gone"), gus.see("the room is gone")]
+    fay.see("you are in")
+    gus.see("you are in")
+    fay.type("still there?")
+    heard = gus.see("still there?")
+    gus.type("/tree")
+    restarted = gus.see("room Room")
 
-        assert all("bob asked for it" in line for line in gone)
-        assert heard == "ann: still there?"
-        assert "1 restart" in restarted
-        ann.close()
-        bob.close()
+    assert all("gus asked for it" in line for line in gone)
+    assert heard == "fay: still there?"
+    assert "1 restart" in restarted
+    fay.close()
+    gus.close()
 
 
-def test_the_chat_shows_a_guest_the_commands(chat: Path) -> None:
-    with running(chat, 0) as program:
-        ann = Terminal(program.port())
-        ann.see("what is your name?")
+def test_the_chat_shows_a_guest_the_commands(port: int) -> None:
+    hal = Terminal(port)
+    hal.see("what is your name?")
 
-        ann.type("")
-        ann.type("ann")
-        welcome = ann.file.readline()
-        ann.type("/help")
-        help_text = ann.file.readline()
+    hal.type("")
+    hal.type("hal")
+    welcome = hal.see("you are in, with ")
+    hal.type("/help")
+    help_text = hal.see("/tree")
 
-        assert welcome.startswith("* you are in, with nobody else")
-        assert "/help" in welcome
-        assert all(command in help_text for command in ("/tree", "/inspect", "/crash", "/quit"))
-        ann.close()
+    assert "/help" in welcome
+    assert all(command in help_text for command in ("/inspect", "/crash", "/quit"))
+    hal.close()
 
 
-def test_a_guest_can_look_inside(chat: Path) -> None:
-    with running(chat, 0) as program:
-        port = program.port()
-        ann = join(port, "ann")
+def test_a_guest_can_look_inside(port: int) -> None:
+    ida = join(port, "ida")
 
-        ann.type("/inspect")
-        peer = ann.see("peer:")
-        ann.type("/inspect room")
-        members = ann.see("members")
-        ann.type("/inspect nobody")
-        nobody = ann.see("nobody")
+    ida.type("/inspect")
+    peer = ida.see("peer:")
+    ida.type("/inspect room")
+    members = ida.see("members")
+    ida.type("/inspect nobody")
+    nobody = ida.see("nobody")
 
-        assert peer.endswith(str(ann.sock.getsockname()[1]))
-        assert members.endswith("ann")
-        assert nobody.endswith("there is nobody of that name")
-        ann.close()
+    assert peer.endswith(str(ida.sock.getsockname()[1]))
+    assert "ida" in members
+    assert nobody.endswith("there is nobody of that name")
+    ida.close()
 
 
-def test_a_taken_name_is_refused_and_a_free_name_is_accepted(chat: Path) -> None:
-    with running(chat, 0) as program:
-        port = program.port()
-        ann = join(port, "ann")
-        other = Terminal(port)
-        other.see("what is your name?")
+def test_a_taken_name_is_refused_and_a_free_name_is_accepted(port: int) -> None:
+    jim = join(port, "jim")
+    other = Terminal(port)
+    other.see("what is your name?")
 
-        other.type("ann")
-        refused = other.see("already")
-        other.type("eve")
-        other.see("you are in, with ann")
+    other.type("jim")
+    refused = other.see("already")
+    other.type("kay")
 
-        assert "what is your name?" in refused
-        ann.close()
-        other.close()
+    assert "what is your name?" in refused
+    assert "jim" in other.see("you are in, with ")
+    jim.close()
+    other.close()
 
 
-def test_an_endless_line_is_cut_off_and_the_chat_continues(chat: Path) -> None:
-    with running(chat, 0) as program:
-        port = program.port()
-        ann = join(port, "ann")
-        flooder = Terminal(port)
+def test_an_endless_line_is_cut_off_and_the_chat_continues(port: int) -> None:
+    lea = join(port, "lea")
+    flooder = Terminal(port)
 
-        flooder.sock.sendall(b"x" * 100_000)
-        flooder.close()
-        ann.type("undisturbed")
+    flooder.sock.sendall(b"x" * 100_000)
+    flooder.close()
+    lea.type("undisturbed")
 
-        assert ann.see("undisturbed") == "ann: undisturbed"
-        ann.close()
+    assert lea.see("undisturbed") == "lea: undisturbed"
+    lea.close()
 
 
 # -- UDP -------------------------------------------------------------------------------------------
 
 
-def test_the_echo_client_gets_its_words_back() -> None:
+def test_the_echo_client_gets_its_words_back(capsys: pytest.CaptureFixture[str]) -> None:
     with running(EXAMPLES / "udp" / "echo_server.py", 0) as server:
         port = server.port()
 
-        said = client("udp/echo_client.py", port, "one", "two")
+        run_here(EXAMPLES / "udp" / "echo_client.py", port, "one", "two")
 
-        assert said == promised("udp").replace("7778", str(port))
+        assert capsys.readouterr().out == promised("udp").replace("7778", str(port))
         assert server.interrupt() == 0
 
 
-def test_the_udp_client_reports_an_unreachable_server() -> None:
+def test_the_udp_client_reports_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
 
-    assert (
-        client("udp/echo_client.py", port, "anybody")
-        == "the peer cannot be reached, or no process listens there\n"
-    )
+    run_here(EXAMPLES / "udp" / "echo_client.py", port, "anybody")
+
+    told = capsys.readouterr().out
+    assert told == "the peer cannot be reached, or no process listens there\n"
 
 
 def test_the_collector_starts_and_stops() -> None:
