@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import THOROUGH
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -22,6 +24,9 @@ def build(into: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.skipif(
+    not THOROUGH, reason="builds what the tests use already: python -m benchmarks test-deep"
+)
 def test_a_built_extension_can_be_imported(tmp_path: Path) -> None:
     # Optimizing takes most of the time of a build.
     done = build(tmp_path, CFLAGS="-O0")

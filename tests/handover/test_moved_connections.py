@@ -18,9 +18,9 @@ import pytest
 import trio
 
 from ergo_py import PID, Actor, Alias, ChildSpec
-from ergo_py.handover.arriving_connections import ArrivingConnections
 from ergo_py.handover.channel import Channel, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
+from ergo_py.handover.moved_connections import ArrivingConnections
 from ergo_py.meta import TCP, Delimiter, TCPServer, UnixServer
 from ergo_py.web import Route, WebServer
 from examples.guide.moved_session import Visitor
@@ -315,7 +315,7 @@ async def upgrade_beside_a_connection(
     go_on, log = trio.Event(), list[Any]()
     if case == "descriptors":
         without = SimpleNamespace(**{**vars(os), "dup": fail_to_copy})
-        monkeypatch.setattr("ergo_py.handover.arriving_connections.os", without)
+        monkeypatch.setattr("ergo_py.handover.moved_connections.os", without)
     if case == "busy":
         session = partial(Waiting, go_on)
     children = door(session, unix=place, **options)

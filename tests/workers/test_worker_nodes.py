@@ -74,22 +74,24 @@ def test_a_worker_node_has_a_cpu_of_its_own(network: Local, cpus: Any) -> None:
         worker_nodes(samples.start, network, count=1, cpus=cpus)
 
 
-@pytest.mark.parametrize("way", ["kill", "exit"])
-async def test_a_worker_program_that_ends_is_started_again(network: Local, way: str) -> None:
+async def test_a_worker_program_that_ends_is_started_again(network: Local) -> None:
     async with running_node("main@here", network=network, limit=120) as node:
         await node.supervise(worker_nodes(samples.start, network, count=1), intensity=5)
         first = await ask(node, "program")
-        if way == "kill":
-            os.kill(first, signal.SIGKILL)
-        else:
-            with pytest.raises(TargetDownError):
-                await node.call(WORKER, Ask("die"), timeout=60)
+        os.kill(first, signal.SIGKILL)
         while (second := await ask(node, "program")) == first:
             pass
-        assert second != first
-        (crash,) = [crash for crash in node.crashes() if crash.behaviour.endswith("WorkerNode")]
-        ending = "by signal 9" if way == "kill" else "with status 7"
-        assert f"the program of node worker-1@here has ended {ending}" in str(crash.reason)
+        with pytest.raises(TargetDownError):
+            await node.call(WORKER, Ask("die"), timeout=60)
+        while (third := await ask(node, "program")) == second:
+            pass
+
+        assert third not in (first, second)
+        told = [str(one.reason) for one in node.crashes() if one.behaviour.endswith("WorkerNode")]
+        for ending in ("by signal 9", "with status 7"):
+            text = f"the program of node worker-1@here has ended {ending}"
+            assert sum(text in reason for reason in told) == 1
+        assert len(told) == 2
 
 
 class Logger(Actor):

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from trio.lowlevel import notify_closing
 
-from ..._core.kernel import Kernel
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Caller, Deadline
@@ -35,7 +34,7 @@ from .streams.connection import AcceptedSockets, StreamConnection
 from .streams.parser import NewParser
 from .tls import TLSContexts, TLSSession
 
-__all__ = ["Listener", "listeners_of"]
+__all__ = ["Listener"]
 
 _ANY: Final = ("0.0.0.0", "::")
 """Hosts that stand for every address of the machine."""
@@ -520,12 +519,3 @@ class Listener(MetaProcess):
 
     def _sum(self, count: Callable[[StreamConnection], int]) -> int:
         return sum(map(count, self._open))
-
-
-def listeners_of(kernel: Kernel) -> list[Listener]:
-    """The servers of a node that listen at stream sockets."""
-    return [
-        meta.behaviour
-        for meta in kernel.router.registry.aliases.values()
-        if isinstance(meta, Meta) and isinstance(meta.behaviour, Listener)
-    ]
