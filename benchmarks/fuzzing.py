@@ -23,7 +23,17 @@ from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from benchmarks.budgets import Spent
-from benchmarks.targets import control, entities, network, observer, stores, streams, web
+from benchmarks.targets import (
+    brokers,
+    control,
+    entities,
+    network,
+    observer,
+    programs,
+    stores,
+    streams,
+    web,
+)
 from benchmarks.targets.target import Target, spliced
 
 __all__ = ["CORPUS", "TARGETS", "Tally", "corpus_of", "made_up", "main"]
@@ -37,6 +47,8 @@ TARGETS: dict[str, Target] = {
     **stores.TARGETS,
     **observer.TARGETS,
     **entities.TARGETS,
+    **programs.TARGETS,
+    **brokers.TARGETS,
 }
 _LONGEST: Final = 1 << 18
 """Bytes of the longest inputs: costs that grow with the square of the input show there."""

@@ -95,7 +95,7 @@ def _read_watchdog(environ: Mapping[str, str]) -> float | None:
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     try:
-        micros = int(environ.get("WATCHDOG_USEC", ""))
-    except ValueError:
+        seconds = int(environ.get("WATCHDOG_USEC", "")) / 1e6
+    except (ValueError, OverflowError):
         return None
-    return micros / 1e6 if micros > 0 else None
+    return seconds if seconds > 0 else None

@@ -51,6 +51,7 @@ __all__ = [
     "States",
     "connect",
     "hand_over",
+    "items_of",
     "make_turn",
     "socket_path",
     "take_turn",
@@ -247,7 +248,7 @@ async def _agree(
             return "the next version has ended before it was up"
         if isinstance(said.get("takes"), list):
             try:
-                given = await states.suspend(said["takes"], _items(said.get("connections")))
+                given = await states.suspend(said["takes"], items_of(said.get("connections")))
             except NotAllowedError as error:
                 await channel.say({"failed": str(error)})
                 return str(error)
@@ -264,7 +265,8 @@ async def _agree(
     return ""
 
 
-def _items(value: object) -> list[object]:
+def items_of(value: object) -> list[object]:
+    """The items of a list in a line; none if it is no list."""
     return value if isinstance(value, list) else []
 
 

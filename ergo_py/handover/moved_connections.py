@@ -37,7 +37,7 @@ from ..meta.sockets.streams.connection import StreamConnection
 from ..meta.sockets.streams.departure import Departure
 from .channel import Channel, Line, make_turn, take_turn
 
-__all__ = ["ArrivingConnections", "LeavingConnections"]
+__all__ = ["ArrivingConnections", "Described", "LeavingConnections", "read_batch"]
 
 _BATCH: Final = 50
 """Connections in a batch. Each waits for the others: of 4,000 connections on two busy cores, the
@@ -245,7 +245,7 @@ class LeavingConnections:
     def hear(self, line: Line) -> None:
         """Hear the answer of the successor to a batch."""
         for batch in self._sent:
-            if batch.number == line["begun"]:
+            if batch.number == line["begun"] and isinstance(line.get("stay"), list):
                 batch.staying = line["stay"]
                 batch.is_settled.set()
 
@@ -440,6 +440,50 @@ class LeavingConnections:
             await self._resume(session)
 
 
+class Described(NamedTuple):
+    """A connection of a batch, as the predecessor describes it."""
+
+    number: int
+    server: str
+    inode: int
+    unread: bytes
+    unsent: bytes
+    state: bytes
+
+
+def read_batch(line: Line) -> tuple[int, int, list[Described]]:
+    """The number of a batch, the inode of its turn, and its connections.
+
+    Raises:
+        ValueError: it is no batch, or one of a version that this one does not understand.
+    """
+    match line:
+        case {
+            "batch": int(number),
+            "turn": int(turn),
+            "connections": list(rows),
+            "body": bytes(body),
+        }:
+            found, begin = list[Described](), 0
+            for row in rows:
+                match row:
+                    case [int(connection), str(server), int(inode), *sizes] if _are_sizes(sizes):
+                        parts = list[bytes]()
+                        for size in sizes:
+                            parts.append(body[begin : begin + size])
+                            begin += size
+                        found.append(Described(connection, server, inode, *parts[:3]))
+                    case _:
+                        raise ValueError("a connection is not described as this version expects")
+            if begin == len(body):
+                return number, turn, found
+    raise ValueError("a batch of connections is not as this version expects")
+
+
+def _are_sizes(values: list[object]) -> bool:
+    return len(values) >= 3 and all(isinstance(size, int) and size >= 0 for size in values)
+
+
 class _Arrived(NamedTuple):
     """A connection whose session has its state."""
 
@@ -510,11 +554,18 @@ class ArrivingConnections:
             os.close(self._sockets.popitem()[1])
 
     async def take(self, batch: Line, channel: Channel) -> None:
-        """Start the sessions of a batch, and serve their connections if the batch is ours."""
-        turn, arrived = self._sockets.pop(batch["turn"], None), list[_Arrived]()
-        staying = [number for number, *_ in batch["connections"]]
+        """Start the sessions of a batch, and serve their connections if the batch is ours. Without
+        an answer, the predecessor serves them on.
+        """
+        try:
+            number, inode, described = read_batch(batch)
+        except ValueError as error:
+            self._kernel.logger.error("connections stay with the program before", error=str(error))
+            return
+        turn, arrived = self._sockets.pop(inode, None), list[_Arrived]()
+        staying = [one.number for one in described]
         if turn is not None:
-            arrived = await self._prepare(batch, turn)
+            arrived = await self._prepare(described, turn)
             if not take_turn(turn):  # the predecessor has waited for too long
                 self._discard(arrived)
                 arrived = []
@@ -523,30 +574,26 @@ class ArrivingConnections:
             staying.remove(one.number)
             self._begin(one)
         with suppress(OSError):  # the predecessor has ended
-            await channel.say({"begun": batch["batch"], "stay": staying})
+            await channel.say({"begun": number, "stay": staying})
 
-    async def _prepare(self, batch: Line, turn: int) -> list[_Arrived]:
+    async def _prepare(self, described: list[Described], turn: int) -> list[_Arrived]:
         """Start a session for each connection, and give it its state. Returns those connections
         that this program can serve.
         """
         arrived, takers, end = list[_Arrived](), self._find_takers(), trio.current_time() + _STARTS
-        body, begin, has_reserve = memoryview(batch["body"]), 0, _has_reserve(turn)
-        for number, server, inode, *sizes in batch["connections"]:
-            parts = list[bytes]()
-            for size in sizes:
-                parts.append(bytes(body[begin : begin + size]))
-                begin += size
-            sock = self._sockets.pop(inode, None)
+        has_reserve = _has_reserve(turn)
+        for one in described:
+            sock = self._sockets.pop(one.inode, None)
             if sock is None:
                 continue
-            listener, session = takers.get(server), None
+            listener, session = takers.get(one.server), None
             if has_reserve and listener is not None and trio.current_time() < end:
-                session = await self._start(listener, parts[2])
+                session = await self._start(listener, one.state)
             if listener is None or session is None:
                 os.close(sock)
                 has_reserve = has_reserve or _has_reserve(turn)
                 continue
-            arrived.append(_Arrived(number, listener, session, sock, *parts[:2]))
+            arrived.append(_Arrived(one.number, listener, session, sock, one.unread, one.unsent))
         return arrived
 
     async def _start(self, listener: Listener, state: bytes) -> Process | None:

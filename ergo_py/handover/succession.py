@@ -28,6 +28,7 @@ from .channel import (
     Outcome,
     connect,
     hand_over,
+    items_of,
     socket_path,
     take_turn,
 )
@@ -203,10 +204,10 @@ class Succession:
             while "yours" not in answer:
                 answer = await self._hear(predecessor)
                 if "state" in answer:
-                    states[str(answer["state"])] = answer["body"]
+                    states[str(answer["state"])] = answer.get("body", b"")
                 elif "states" in answer:
                     await self._give_states(arriving, states, predecessor)
-                    for name in answer.get("fresh", ()):
+                    for name in map(str, items_of(answer.get("fresh"))):
                         node.log.warning(arriving.why_fresh(name), process=name)
                 elif "late" in answer:
                     raise NotAllowedError(

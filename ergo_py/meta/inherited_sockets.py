@@ -15,6 +15,8 @@ __all__ = ["InheritedSockets", "inherited_sockets"]
 
 _FIRST: Final = 3
 """The descriptor of the first socket, as ``sd_listen_fds`` says."""
+_DIGITS: Final = 5
+"""Digits of the largest number of sockets; systems allow a program fewer."""
 _NAMELESS: Final = "unknown"
 """The name of all sockets if the manager gives no names, as ``sd_listen_fds_with_names`` says."""
 
@@ -44,7 +46,7 @@ class InheritedSockets:
         """Whether the servers accept no connection yet: the predecessor still serves."""
         self._other_pid = pid if pid and pid != str(os.getpid()) else ""
         """The process that got the sockets, if it is another."""
-        if not pid or self._other_pid or not count.isdecimal():
+        if not pid or self._other_pid or not count.isdecimal() or len(count) > _DIGITS:
             return
         given = names.split(":") if names else [_NAMELESS] * int(count)
         for number, name in zip(range(first, first + int(count)), given, strict=False):

@@ -20,7 +20,7 @@ from .._core import sources
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
-from .._core.vocabulary.text import shown
+from .._core.vocabulary.text import shown, text_of
 from ..actor import Actor
 from ..meta.blocking_calls import BlockingCalls
 from ..supervision.specs import Backoff
@@ -268,7 +268,7 @@ class _Lane:
         self._pipeline.log.warning(
             event,
             step=type(self.step).__qualname__,
-            error=f"{type(error).__qualname__}: {error}",
+            error=f"{type(error).__qualname__}: {text_of(error)}",
             **facts,
         )
 

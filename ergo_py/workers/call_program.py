@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..network.messages.message_types import MessageTypes
 
 _HEADER: Final = struct.Struct(">I")
+_NUMBER: Final = struct.Struct(">Q").size
+"""Bytes of the number before a request, which stands before its answer, too."""
 
 
 def main() -> None:
@@ -40,9 +42,17 @@ def main() -> None:
     listed = [referent_of(reference) for reference in settings["types"]]
     types = MessageTypes(listed, is_limited=False)
     functions: dict[str, Any] = {}
+    program = os.getpid()
     _write(answers, b"")
     while True:
-        _write(answers, _answer(types, functions, requests.get()))
+        request = requests.get()
+        number, answer = request[:_NUMBER], _answer(types, functions, request[_NUMBER:])
+        if os.getpid() != program:
+            # The function has forked, and this is the child: a second answer would be taken for
+            # the answer to the next request.
+            sys.stdout.flush()
+            os._exit(0)
+        _write(answers, number + answer)
 
 
 def _answer(types: "MessageTypes", functions: dict[str, Any], request: bytes) -> bytes:

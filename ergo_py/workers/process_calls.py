@@ -5,6 +5,7 @@ is pickled.
 """
 
 import json
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ R = TypeVar("R")
 
 FRAMING: Final = LengthHeader(max_frame=1 << 30)
 """How requests and answers are framed, between this program and the others."""
+NUMBER: Final = struct.Struct(">Q")
+"""The number of a request, before the request and before its answer."""
 _BACKOFF: Final = Backoff(0.05, 5.0)
 """The delays before a program is started again in place of programs that were never ready."""
 _TRIES: Final = 5
@@ -105,11 +108,13 @@ class _Job:
 class _Worker:
     """A program, and the call that it runs."""
 
-    __slots__ = ("is_late", "is_ready", "job", "lines")
+    __slots__ = ("is_late", "is_ready", "is_refused", "job", "lines")
 
     def __init__(self) -> None:
         self.is_ready = False
         self.is_late = False
+        self.is_refused = False
+        """Whether it has written an answer to no request: it is about to be killed."""
         self.job: _Job | None = None
         self.lines: deque[str] = deque(maxlen=_LINES)
 
@@ -240,7 +245,7 @@ class ProcessCalls(Actor):
                 continue
             port = self._free.pop()
             self._workers[port].job = job
-            self.send(port, PortWrite(job.frame))
+            self.send(port, PortWrite(NUMBER.pack(job.number) + job.frame))
             if self._timeout is not None:
                 job.timer = self.send_after(self._timeout, self.pid, _Late(port, job.number))
 
@@ -265,26 +270,46 @@ class ProcessCalls(Actor):
 
     def _answer(self, port: Alias, data: bytes) -> None:
         worker = self._workers[port]
-        job, worker.job = worker.job, None
+        job = worker.job
+        if worker.is_refused:
+            return
+        if worker.is_ready:
+            try:
+                result = read_answer(self._types, None if job is None else job.number, data)
+            except UnreadableValueError as error:
+                text = f"the result of {_name(job)}: {error}"
+                result = Crashed(MessageTypeError(text, None, None))
+            except ValueError as error:
+                self._refuse(port, worker, str(error))
+                return
+            assert job is not None
+            self._finish(job, result)
+        worker.job = None
         if not worker.is_ready:
             worker.is_ready = True
             self._failed_starts = 0
         if not worker.is_late:  # else it is about to be killed
             self._free.append(port)
-        if job is not None:
-            self._done += 1
-            if job.timer is not None:
-                job.timer.cancel()
-            try:
-                result = self._types.decode(data)
-            except UnreadableValueError as error:
-                result = Crashed(MessageTypeError(f"the result of {job.name}: {error}", None, None))
-            if isinstance(result, Crashed):
-                result.error.add_note(f"In the program that ran {job.name}:\n{result.traceback}")
-                self.reply_error(job.caller, result.error)
-            else:
-                self.reply(job.caller, result[0])
         self._begin_next()
+
+    def _finish(self, job: _Job, result: tuple[Any] | Crashed) -> None:
+        self._done += 1
+        if job.timer is not None:
+            job.timer.cancel()
+        if isinstance(result, Crashed):
+            result.error.add_note(f"In the program that ran {job.name}:\n{result.traceback}")
+            self.reply_error(job.caller, result.error)
+        else:
+            self.reply(job.caller, result[0])
+
+    def _refuse(self, port: Alias, worker: _Worker, why: str) -> None:
+        """Kill a program: its later answers would be those to other requests."""
+        worker.is_refused = True
+        worker.lines.append(f"ergo_py: its answer was refused: {why}")
+        if port in self._free:
+            self._free.remove(port)
+        self.log.error("a program is killed: its answer is refused", error=why)
+        self.send(port, PortSignal(SIGKILL))
 
     async def _end(self, port: Alias, ending: str) -> None:
         worker = self._workers.pop(port)
@@ -324,6 +349,22 @@ class ProcessCalls(Actor):
             "lost": str(self._lost),
             "failed_starts": str(self._failed_starts),
         }
+
+
+def read_answer(types: MessageTypes, number: int | None, data: bytes) -> tuple[Any] | Crashed:
+    """The result or the error that the program of a request has written; None for no request.
+
+    Raises:
+        ValueError: it is no answer to this request. The function, or a process that it has left
+            behind, has written to the pipe.
+        UnreadableValueError: the result cannot be decoded. It is a ValueError, too.
+    """
+    if number is None or data[: NUMBER.size] != NUMBER.pack(number):
+        raise ValueError("it is the answer to no request, or to another")
+    result = types.decode(data[NUMBER.size :])
+    if isinstance(result, Crashed) or (isinstance(result, tuple) and len(result) == 1):
+        return result
+    raise ValueError("it is neither a result nor an error")
 
 
 def _name(job: _Job | None) -> str:

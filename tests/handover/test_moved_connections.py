@@ -490,6 +490,25 @@ async def test_the_old_program_leaves_the_socket_alone_and_forwards_late_bytes(
             await peer.aclose()
 
 
+async def test_an_answer_to_a_batch_without_a_list_is_none_and_the_old_program_serves_on(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with old_program(door(Visitor, unix=place), limit=inf) as (_, _):
+        peer = await connect(place)
+        assert await receive(peer, 8) == b"welcome\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            await move_to(channel)
+            with batch_of(channel) as (turn, _):
+                await channel.say({"begun": 1})
+                await peer.send_all(b"Ann\n")
+
+                assert await receive(peer, 6) == b"1 Ann\n"
+                assert not take_turn(turn)
+        await peer.aclose()
+
+
 class Telling(Visitor):
     """Sends messages to a process that has moved, just before its own move."""
 

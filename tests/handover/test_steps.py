@@ -224,3 +224,51 @@ async def test_a_successor_ends_if_its_turn_was_taken_back(place: Path) -> None:
         assert "goes on: this one did not take its turn in time" in new.failure
 
     await meet_predecessor(place, play, check)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"batch": 1},
+        {"batch": 1, "turn": [2], "connections": [], "size": 0},
+        {"batch": 1, "turn": 2, "connections": [[1, "door", 3, 1]], "size": 0},
+        {"batch": 1, "turn": 2, "connections": [[1, "door", 3, -1, 1, 0]], "size": 0},
+        {"batch": 1, "turn": 2, "connections": [[1, "door", 3, 5, 0, 0]], "size": 0},
+    ],
+)
+async def test_a_successor_goes_on_behind_connections_that_it_does_not_understand(
+    line: dict[str, Any], place: Path, autojump_clock: Any
+) -> None:
+    async def play(channel: Channel) -> None:
+        for act in PREDECESSOR:
+            await act_as_predecessor(channel, act)
+        await channel.say(line)
+        for number in range(2):  # the first answer may come before the batch is looked at
+            await channel.say({"call": "counter", "number": number}, body=b"\xa5total")
+            heard.append((await channel.hear()).get("body"))
+        is_over.set()
+
+    heard, is_over = list[object](), trio.Event()
+
+    async def check(_new: Any) -> None:
+        await is_over.wait()
+
+    await meet_predecessor(place, play, check)
+    assert heard == [b"\x05", b"\x05"]
+
+
+async def test_a_successor_gets_states_without_bodies_and_lists_that_are_none(
+    place: Path, autojump_clock: Any
+) -> None:
+    async def play(channel: Channel) -> None:
+        for act in ("take", "sockets", "up"):
+            await act_as_predecessor(channel, act)
+        await channel.say({"state": "counter"})
+        await channel.say({"states": 1, "fresh": 5})
+        assert "refused" in await channel.hear()
+
+    async def check(new: Any) -> None:
+        await new.has_ended.wait()
+        assert "'counter' cannot take its state over" in new.failure
+
+    await meet_predecessor(place, play, check)

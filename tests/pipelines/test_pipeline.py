@@ -644,6 +644,42 @@ async def test_a_stage_that_breaks_its_thread_restarts_the_pipeline_without_a_lo
     assert broker.openings == 2
 
 
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("it has no text")
+
+
+class UnreadableStage(Stage):
+    """Raises an exception without a text for an item."""
+
+    def handle(self, item: Item) -> object:
+        if item.body == 2:
+            raise UnreadableError
+        return item.body
+
+
+class UnreadableSink(Collect):
+    """Raises an exception without a text at first."""
+
+    async def handle_batch(self, items: list[Item]) -> None:
+        if not self.batches:
+            self.batches.append([])
+            raise UnreadableError
+        await super().handle_batch(items)
+
+
+@in_virtual_time
+async def test_an_error_without_a_text_fails_its_item_and_no_other() -> None:
+    broker, sink, poison = Broker(1, 2, 3), UnreadableSink(), Collect()
+
+    async with running(broker, UnreadableStage(), sink, poison=poison):
+        await until(lambda: broker.is_done)
+
+    assert broker.openings == 1
+    assert sorted(sink.bodies) == [1, 3]
+    assert poison.bodies == [2]
+
+
 class Counter(Actor):
     def __init__(self) -> None:
         self.seen: list[int] = []

@@ -95,6 +95,16 @@ async def test_a_program_that_ends_is_replaced_and_its_call_fails() -> None:
         assert await ask(node, pid, Compute(samples.program)) not in (first, second)
 
 
+async def test_a_program_that_answers_twice_answers_no_other_call() -> None:
+    async with cores(timeout=30) as (node, pid):
+        assert await ask(node, pid, Compute(samples.fork_and_return)) == "parent"
+        assert await ask(node, pid, Compute(samples.say, "mine")) == "mine"
+        with pytest.raises(ProcessLostError, match="by signal 9") as caught:
+            await ask(node, pid, Compute(samples.write_answer, bytes(8)))
+        assert "its answer was refused" in caught.value.lines[-1]
+        assert await ask(node, pid, Compute(samples.say, "mine")) == "mine"
+
+
 async def test_requests_wait_in_order_and_no_more_than_allowed(tmp_path: Path) -> None:
     answers: list[str] = []
     async with (

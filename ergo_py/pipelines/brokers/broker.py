@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar
 from urllib.parse import quote, unquote
 
 from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.text import shown
 from ..item import Item
 from ..source import Source
 from ..steps import Sink
 
-__all__ = ["BatchKeywords", "Broker", "Opened", "header_of", "key_of", "number_of"]
+__all__ = ["BatchKeywords", "Broker", "Opened", "decoded", "header_of", "key_of", "number_of"]
 
 L = TypeVar("L")
 P = TypeVar("P")
@@ -22,6 +23,9 @@ Opened: TypeAlias = tuple[L, Callable[[], object]]
 
 _AS_IT_IS: Final = string.punctuation.replace("%", "")
 """The signs that a key has in its header, besides letters and digits. All others are quoted."""
+
+_DIGITS: Final = 20
+"""Digits of the largest number that a broker counts to."""
 
 _AGAIN: Final = 30.0
 """Seconds between two connections that get the items again that were given up."""
@@ -41,7 +45,10 @@ def header_of(key: str | bytes) -> str:
     apart, too.
     """
     text = key.decode(errors="surrogateescape") if isinstance(key, bytes) else key
-    return quote(text, _AS_IT_IS, errors="surrogateescape")
+    try:
+        return quote(text, _AS_IT_IS, errors="surrogateescape")
+    except UnicodeEncodeError:  # half of a pair, such as JSON may have
+        return quote(text, _AS_IT_IS, errors="surrogatepass")
 
 
 def key_of(header: str) -> str:
@@ -51,7 +58,17 @@ def key_of(header: str) -> str:
 
 def number_of(note: str | None) -> int:
     """The number that a bridge has noted at the broker; 0 for the note of another tool, or none."""
-    return int(note) if note and note.isdecimal() else 0
+    return int(note) if note and note.isdecimal() and len(note) <= _DIGITS else 0
+
+
+def decoded(read: Callable[[], str]) -> str | None:
+    """A text that a library decodes when it is read; None if its bytes are no text. A broker should
+    refuse such a message, and the message must not hold up those behind it.
+    """
+    try:
+        return read()
+    except UnicodeDecodeError:
+        return None
 
 
 class Broker(Source, Sink, Generic[L, P]):
@@ -238,7 +255,7 @@ class Broker(Source, Sink, Generic[L, P]):
 
     def error_of(self, item: Item) -> str | None:
         """The text of the error for which the item was given up."""
-        return None if item.error is None else repr(item.error)
+        return None if item.error is None else shown(item.error)
 
     def labels_of(self, item: Item) -> dict[str, str | bytes]:
         """The key of the item and its error, if it has them, for the headers of a message."""

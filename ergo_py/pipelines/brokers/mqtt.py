@@ -12,7 +12,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from ..._core.vocabulary.public_names import show_public_names
 from ...meta.checks import check_url
 from ..item import Item
-from .broker import BatchKeywords, Broker, Opened
+from .broker import BatchKeywords, Broker, Opened, decoded
 
 __all__ = ["MQTT"]
 
@@ -96,7 +96,8 @@ class MQTT(Broker[Client, tuple[int, int]]):
             raise ConnectionError(error_string(code))
 
     def _find(self, client: Client, _: object, message: MQTTMessage) -> None:
-        self.find(message.payload, message.topic, (message.mid, message.qos), message.dup)
+        topic = decoded(lambda: message.topic)
+        self.find(message.payload, topic, (message.mid, message.qos), message.dup)
 
     def begin_to_take(self) -> None:
         """Check that there is a session."""
