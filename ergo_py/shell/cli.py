@@ -1,16 +1,14 @@
 """`main`: the entry point of ``ergo``. Runs a command and returns a status for scripts."""
 
 import argparse
-import errno
 import os
 import sys
 from collections.abc import Callable
-from typing import Final
 
 from .._core.vocabulary.errors import ErgoError
 from .arguments import make_parser, parse
 from .exit_codes import Leave, Status
-from .output import complain, prepare, show
+from .output import complain, is_lost_output, prepare, show
 
 __all__ = ["main"]
 
@@ -50,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()  # its reader has closed the pipe, such as `head`
     except OSError as error:
-        if error.errno not in _CANNOT_WRITE:
+        if not is_lost_output(error):
             raise
         _drop_output()
         complain(f"ergo: the output cannot be written: {error.strerror}")
@@ -63,10 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _drop_output() -> None:
     """Prevent a second error when Python flushes the output at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-_CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""The errors of a full or failing disk, to which the output was directed."""
 
 
 def _command(name: str) -> Callable[[argparse.Namespace], None]:

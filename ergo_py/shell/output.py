@@ -3,6 +3,7 @@ terminal's encoding.
 """
 
 import codecs
+import errno
 import io
 import json
 import sys
@@ -11,7 +12,16 @@ from typing import Final
 from .._core.vocabulary.text import printable, printable_lines
 from .exit_codes import Leave, Status
 
-__all__ = ["ask_terminal", "complain", "escape_json", "prepare", "say", "say_json", "show"]
+__all__ = [
+    "ask_terminal",
+    "complain",
+    "escape_json",
+    "is_lost_output",
+    "prepare",
+    "say",
+    "say_json",
+    "show",
+]
 
 _STAND_INS: Final = dict(zip("…→↓·µ×├└│─", "~>v.ux|`|-", strict=True))
 """A single ASCII character for each drawing character of tables and trees, so that columns stay
@@ -39,6 +49,15 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="ergo_stand_in")
+
+
+def is_lost_output(error: OSError) -> bool:
+    """Whether the output cannot be written: its reader has closed the pipe, or a disk is full."""
+    return isinstance(error, BrokenPipeError) or error.errno in _CANNOT_WRITE
+
+
+_CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""The errors of a full or failing disk, to which the output was directed."""
 
 
 def say(text: str) -> None:

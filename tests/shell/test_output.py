@@ -1,19 +1,25 @@
 """Output to a terminal: no control sequences, and only letters that its encoding has."""
 
+import errno
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 from ergo_py import Actor, MetaProcess
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
+from ergo_py.network import Local
 from ergo_py.shell import output
+from ergo_py.shell.arguments import make_parser
 from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status
 from tests.shell.terminal import ERGO, ROOT
@@ -162,3 +168,69 @@ def test_no_command_fails_in_an_ascii_locale(node: OwnedNode) -> None:
         )
         assert (done.returncode, done.stderr) == (0, b"")
         assert done.stdout.isascii()
+
+
+WRITING = [
+    *(words for words in COMMANDS if words[0] != "kill" and "item" not in words),
+    *(["network"], ["names"], ["groups"], ["pipelines"], ["entities"], ["reload"]),
+    *(["suspend", "demo", "plain", "--yes"], ["resume", "demo", "plain", "--yes"]),
+    *(["send", "demo", "plain", "1", "--yes"], ["kill", "demo", "killed", "--yes"]),
+    *(["exit", "demo", "ended", "--yes"], ["drain", "demo", "--yes"]),
+    *(["observe", "--port", "0"], ["demo", "--no-browser"], ["completion", "bash"]),
+    *(["nats", "permissions", "shop@berlin"], ["new", "shop"]),
+]
+OF_PROGRAMS = {"run", "shell", "attach", "upgrade", "simulate"}
+"""Their output is that of a program, or they ask at a terminal."""
+
+
+def test_the_commands_that_write_and_those_of_programs_are_all() -> None:
+    listed = re.findall(r"^    ([a-z-]+)(?:  |$)", make_parser().format_help(), re.MULTILINE)
+
+    assert {words[0] for words in WRITING} | OF_PROGRAMS == set(listed)
+
+
+@contextmanager
+def closed_pipe() -> Iterator[IO[str]]:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w", encoding="utf-8") as pipe:
+        yield pipe
+
+
+@contextmanager
+def full_disk() -> Iterator[IO[str]]:
+    if not Path("/dev/full").exists():
+        pytest.skip("this platform has no /dev/full")
+    with Path("/dev/full").open("w", encoding="utf-8") as disk:
+        yield disk
+
+
+FULL = f"ergo: the output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+
+
+@pytest.mark.parametrize(
+    "lost, status, text",
+    [(closed_pipe, Status.DONE, ""), (full_disk, Status.FAILED, FULL)],
+    ids=["head", "full"],
+)
+def test_no_command_whose_output_is_lost_shows_a_traceback(
+    lost: Callable[[], AbstractContextManager[IO[str]]],
+    status: Status,
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = {}
+    with open_node(
+        "demo@localhost", control="look,act", network=Local(types=[]), log_output="none"
+    ) as node:
+        for name in ("plain", "killed", "ended"):
+            node.spawn(Hostile, name=name)
+        for words in WRITING:
+            with lost() as output, monkeypatch.context() as patch:
+                patch.setattr(sys, "stdout", output)
+                ended[tuple(words)] = (main(words), capsys.readouterr().err)
+
+    assert [pair for pair in ended.items() if pair[1] != (status, text)] == []

@@ -17,6 +17,7 @@ from ...program import run
 from ...supervision.specs import ChildSpec, Strategy, SupervisorSpec
 from ...supervision.supervisor import Supervisor
 from ..exit_codes import Leave, Status
+from ..output import is_lost_output
 from .plant import Device, Intake, Ledger, Reading
 
 __all__ = ["demo"]
@@ -43,6 +44,8 @@ def demo(options: argparse.Namespace) -> None:
         try:
             _run(options, Path(folder))
         except (BadInputError, OSError) as error:
+            if isinstance(error, OSError) and is_lost_output(error):
+                raise
             raise Leave(Status.USAGE, str(error)) from None
 
 

@@ -22,7 +22,7 @@ from .plant import Intake, Reading
 __all__ = ["DeviceRecord", "Mean", "children", "make_network", "start", "take"]
 
 _PLACE: Final = "demo"
-_WORKERS: Final = 2
+_WORKERS: Final = 3
 _WINDOW: Final = 20
 """Readings of which a mean is computed."""
 
