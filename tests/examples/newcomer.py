@@ -8,9 +8,11 @@ import shlex
 import signal
 import socket
 import subprocess
+import time
 from itertools import zip_longest
 from pathlib import Path
 from typing import TextIO
+from urllib.request import urlopen
 
 from tests.pages import Block, blocks, path_of
 from tests.shell.terminal import UTF_8, at_terminal
@@ -72,12 +74,16 @@ class Newcomer:
             case "sh", "stays":
                 self._stop()
                 self._start(block.text.strip())
+            case "sh", "observes":
+                self._observe(block.text.strip())
             case "sh", _ if "pip install" in block.text:
                 pass  # the test that sent this newcomer has done that
             case "sh", _:
                 self.printed = self._run(block.text.strip())
             case _, "transcript: nc":
                 self._talk(block.text)
+            case _, "transcript: nc, asked again until it fits":
+                self._ask_until(block.text)
             case _, "transcript: pytest":
                 assert masked(self.printed) == masked(block.text)
             case _, "transcript: in another terminal":
@@ -133,6 +139,41 @@ class Newcomer:
             file.write(f"{typed}\n")
             file.flush()
             assert masked(file.readline()) == masked(expected), typed
+
+    def _ask_until(self, transcript: str) -> None:
+        """Repeat a question until its answer is that of the page: the program works meanwhile."""
+        _, question, expected = transcript.splitlines()
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT) as peer,
+            peer.makefile("rw", encoding="utf-8", newline="\n") as file,
+        ):
+            end = time.monotonic() + LIMIT
+            answer = ""
+            while answer != expected:
+                assert time.monotonic() < end, f"{question}: {answer}"
+                file.write(f"{question}\n")
+                file.flush()
+                answer = file.readline().rstrip("\n")
+
+    def _observe(self, command: str) -> None:
+        """Open the address that the command prints."""
+        name, *arguments = shlex.split(command)
+        with subprocess.Popen(
+            [str(self.programs / name), *arguments, "--port", "0"],
+            cwd=self.place,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        ) as program:
+            try:
+                assert program.stdout is not None
+                address = program.stdout.readline().partition("#")[0].strip()
+                with urlopen(address, timeout=LIMIT) as page:
+                    assert b"<title>ergo observe</title>" in page.read()
+            finally:
+                program.send_signal(signal.SIGINT)
 
     def _type(self, command: list[str], transcript: str) -> None:
         """Sit down at a prompt."""

@@ -413,5 +413,5 @@ def follow_the_tutorial(place: Path, programs: Path) -> None:
     newcomer.follow(ROOT / "docs" / "tutorial.md")
 
     assert "transcript: ergo attach poll" in newcomer.done
-    assert newcomer.done[-1] == "transcript: nc"
+    assert newcomer.done[-1] == "observes"
     assert (place / "test_poll.py").is_file()
