@@ -213,7 +213,7 @@ FULL = f"ergo: the output cannot be written: {os.strerror(errno.ENOSPC)}\n"
     [(closed_pipe, Status.DONE, ""), (full_disk, Status.FAILED, FULL)],
     ids=["head", "full"],
 )
-def test_no_command_whose_output_is_lost_shows_a_traceback(
+def test_a_command_without_a_reader_or_disk_shows_no_traceback(
     lost: Callable[[], AbstractContextManager[IO[str]]],
     status: Status,
     text: str,
