@@ -13,7 +13,7 @@ from benchmarks.targets.control import JSON
 from benchmarks.targets.network import TYPES, Flat
 from benchmarks.targets.target import Target, spliced
 from ergo_py import Crashed
-from ergo_py.handover.moved_connections import read_batch
+from ergo_py.handover.arriving_connections import read_batch
 from ergo_py.meta.inherited_sockets import InheritedSockets
 from ergo_py.service_manager import ServiceManager
 from ergo_py.workers.process_calls import NUMBER, read_answer

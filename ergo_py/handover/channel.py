@@ -14,7 +14,7 @@ each with the step that follows if the other program ends or hangs instead:
 5. the successor takes the turn, accepts connections, and says ``mine``. The predecessor goes on if
    the successor ends; if it hangs, then the program that takes the turn first goes on.
 6. the predecessor forwards the messages to its moved processes, and sends open connections, batch
-   by batch (`moved_connections`). It says ``moved``, drains, and ends.
+   by batch (`leaving_connections`). It says ``moved``, drains, and ends.
 
 The turn is a pipe with a single byte, which both programs can read. A successor that hangs with
 ``yours`` unread would take over whenever it wakes, and both programs would serve; the pipe lets the

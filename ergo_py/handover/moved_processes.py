@@ -32,9 +32,10 @@ from .._core.vocabulary.text import text_of
 from ..meta.readers import has_served
 from ..meta.sockets.listener import Listener
 from ..supervision.upgrade import Upgrade
+from .arriving_connections import ArrivingConnections
 from .channel import LARGEST, Channel, Line, Part
 from .forwarder import Link, serve_forwarded
-from .moved_connections import ArrivingConnections, LeavingConnections
+from .leaving_connections import LeavingConnections
 
 if TYPE_CHECKING:
     from ..network.messages.message_types import MessageTypes

@@ -12,13 +12,12 @@ from typing import Any, Final, cast
 
 import trio
 
-from .._core.metas.meta import Meta
 from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.errors import NodeStoppedError, NotAllowedError
 from .._core.vocabulary.text import text_of
 from ..control.socket_paths import peer_user
 from ..meta.inherited_sockets import InheritedSockets
-from ..meta.sockets.listener import Listener
+from ..meta.sockets.listener import listeners_of
 from ..node import Node
 from .channel import (
     PATIENCE,
@@ -181,9 +180,8 @@ class Succession:
             node.stop()
             return False
         self._sockets.release()
-        for meta in kernel_of(node).router.registry.aliases.values():
-            if isinstance(meta, Meta) and isinstance(meta.behaviour, Listener):
-                meta.behaviour.look_again()
+        for listener in listeners_of(kernel_of(node)):
+            listener.look_again()
         if predecessor is not None:
             with suppress(OSError):
                 await predecessor.say({"mine": True})

@@ -2,10 +2,12 @@
 
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Self
 
 import trio
 
+from .._core.processes.process import Process
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
@@ -27,6 +29,8 @@ from .http.traced_protocol import TracedHTTPProtocol
 from .messages.requests import HTTPRequest, ReadBody
 from .messages.responses import EndStream, SentEvent, WritePiece
 from .messages.websockets import WSClose, WSConnected
+from .parsing.deflate import Deflate
+from .routes import Route
 from .site import Site
 from .transport import Transport
 from .upgrade import Agreement, Upgrade
@@ -38,6 +42,8 @@ _PATIENCE: Final = 0.8
 """The part of the time of a graceful shutdown that is left to the receivers of requests."""
 _TAKES_NOTHING: Final = 1.0
 """Seconds that a graceful shutdown waits for a peer that takes nothing of its response."""
+_GOING_AWAY: Final = 1001
+"""The code of a WebSocket that ends during its move."""
 _NO_STREAM = "there is no streamed response with this reference; it has ended, or has not begun"
 
 
@@ -51,6 +57,8 @@ class WebConnection(TCPConnection):
     _head_since: float | None
     """Since when a head has begun, among the first bytes, which is not complete."""
     _websocket: WebSocket | None = None
+    _prefix = ""
+    """The prefix of the route of the WebSocket."""
     _progress: trio.Event | None = None
     """Wakes a graceful shutdown when the peer has taken bytes, or is gone."""
     _is_broken = False
@@ -81,7 +89,7 @@ class WebConnection(TCPConnection):
         self._serve_in_passing = self._serve_now
         return self
 
-    def _begin_http(self, _alias: Alias) -> StreamParser:
+    def _begin_http(self, _alias: Alias) -> HTTPProtocol:
         self._transport = Transport(
             self,
             self.peer,
@@ -153,15 +161,7 @@ class WebConnection(TCPConnection):
         meta.hand_to(actor)
         self._to = actor.id
         self._reader.use(self._socket, actor.id)
-        place = agreement.place
-        self._websocket = websocket = WebSocket(
-            self._transport,
-            is_client=False,
-            max_message=place.max_message,
-            interval=place.ping_interval,
-            deflate=agreement.deflate,
-            rest=rest,
-        )
+        websocket = self._make_websocket(agreement.place, agreement.deflate, rest)
         self._transport.put(agreement.answer)
         self.send(actor.id, WSConnected(self.id, agreement.request, agreement.subprotocol))
         self._input.use(websocket, self._now)
@@ -169,6 +169,64 @@ class WebConnection(TCPConnection):
         self._transport.read_on()
         if self._site.drains_with:
             self.drain()
+
+    def _make_websocket(self, place: Route, deflate: Deflate | None, rest: bytes) -> WebSocket:
+        self._prefix = place.prefix
+        self._websocket = WebSocket(
+            self._transport,
+            is_client=False,
+            max_message=place.max_message,
+            interval=place.ping_interval,
+            deflate=deflate,
+            rest=rest,
+        )
+        return self._websocket
+
+    # -- the move to the next program --------------------------------------------------------------
+
+    @property
+    def protocol(self) -> tuple[object, ...]:
+        """The prefix of the route of the WebSocket, and the window of its compression."""
+        assert self._websocket is not None
+        return self._prefix, self._websocket.window_bits
+
+    def end_stream(self, is_ending: bool) -> bool:
+        """Close a WebSocket that ends. It ends, too, if a process has closed it."""
+        websocket = self._websocket
+        assert websocket is not None
+        if is_ending:
+            websocket.say_last(_GOING_AWAY)
+        return not websocket.takes_messages
+
+    def go_on_as_websocket(self, place: Route, window_bits: int) -> None:
+        """Be a WebSocket of the program before, which agreed on the compression."""
+        self._new_parser = partial(self._begin_moved, place, window_bits)
+
+    def _begin_moved(self, place: Route, window_bits: int, alias: Alias) -> StreamParser:
+        self._begin_http(alias).give_way()
+        deflate = Deflate(window_bits) if window_bits else None
+        websocket = self._make_websocket(place, deflate, b"")
+        websocket.begin()
+        return websocket
+
+    def arrive(self, session: Process) -> None:
+        """Go on for a session that knows its peer already."""
+        super().arrive(session)
+        self._to = session.id
+
+    def write_late(self, data: bytes, closes: bool) -> None:
+        """Write the frames that processes of the program before have sent during the move. The last
+        is the close, if the WebSocket was closed there.
+        """
+        websocket = self._websocket
+        if websocket is None or not websocket.takes_messages:
+            return  # this side has closed meanwhile
+        if data:
+            self._transport.put(data)
+        if closes and data:
+            websocket.note_close()
+        elif closes:
+            websocket.close(WSClose(_GOING_AWAY))
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -291,7 +349,9 @@ class WebConnection(TCPConnection):
         super()._close_for_good()
         cause = self.cause or Cause.ASKED
         self._http.gone(cause)
-        return None if self._websocket is None else self._websocket.disconnected(cause, self.detail)
+        if self._websocket is None or self._shutdown.is_silent:
+            return None
+        return self._websocket.disconnected(cause, self.detail)
 
     # -- looking inside ----------------------------------------------------------------------------
 

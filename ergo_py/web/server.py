@@ -10,10 +10,11 @@ from typing import Final
 
 from .._core.processes.process import Process
 from .._core.tables.pending_calls import Deadline
-from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.errors import BadInputError, NotAllowedError
 from .._core.vocabulary.options import check_flag
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
+from ..meta.receivers import Receivers
 from ..meta.sockets.acceptor import Accepted
 from ..meta.sockets.listener import Listener
 from ..meta.sockets.messages import Endpoint, WhenFull, WhenSlow
@@ -261,6 +262,38 @@ class WebServer(Listener):
         """How many connections are open, with those whose first request has not come."""
         return len(self._open) + (0 if self._waiting is None else len(self._waiting))
 
+    # -- the move to the next program --------------------------------------------------------------
+
+    @property
+    def session_classes(self) -> Sequence[type | None]:
+        """The classes of the actors of WebSockets; None stands for those that a function
+        chooses.
+        """
+        return [
+            place.receivers.session_class
+            for place in self._site.routes
+            if isinstance(place, Route) and place.kind == "websocket"
+        ]
+
+    def _route_of(self, protocol: Sequence[object]) -> Route:
+        _, place = self._site.find(str(protocol[0]))
+        if isinstance(place, Route) and place.kind == "websocket":
+            return place
+        raise NotAllowedError(f"there is no WebSocket at {protocol[0]!r}")
+
+    def _receivers_of(self, protocol: Sequence[object]) -> Receivers:
+        return self._route_of(protocol).receivers
+
+    def _make_moved(
+        self, sock: socket.socket, unread: bytes, protocol: Sequence[object]
+    ) -> WebConnection:
+        connection = WebConnection.of_site(self, sock, None, self._options, self._site, unread)
+        bits = protocol[1]
+        connection.go_on_as_websocket(
+            self._route_of(protocol), bits if isinstance(bits, int) else 0
+        )
+        return connection
+
     # -- the end -----------------------------------------------------------------------------------
 
     def _stop_accepting(self) -> Sequence[Process]:
@@ -270,13 +303,21 @@ class WebServer(Listener):
         return super()._stop_accepting()
 
     async def begin_drain(self, *, is_replaced: bool = False) -> None:
-        """Accept no further connections, and end those that wait for a request."""
+        """Accept no further connections, and end those that wait for a request. With
+        ``is_replaced``, WebSockets may move to the next program; a later drain ends those that have
+        not.
+        """
         self._site.begin_drain(is_replaced=is_replaced)
         await super().begin_drain(is_replaced=is_replaced)
         if self._waiting is not None:
             self._waiting.end_all()
         for connection in list(self._open):
-            if isinstance(connection, WebConnection) and connection.connected is not None:
+            may_move = is_replaced and connection.session is not None
+            if (
+                isinstance(connection, WebConnection)
+                and connection.connected is not None
+                and not may_move
+            ):
                 connection.drain()
 
     async def terminate(self, reason: Reason) -> None:

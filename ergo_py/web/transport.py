@@ -72,8 +72,10 @@ class Transport:
 
     @property
     def is_held_up(self) -> bool:
-        """Whether this side does not read, since its receiver is behind."""
-        return self._reader.is_held_up()
+        """Whether this side does not read, since its receiver is behind, or since the connection is
+        on its way to the next program.
+        """
+        return self._writer.is_frozen or self._reader.is_held_up()
 
     def now(self) -> float:
         """The time on the node's clock."""

@@ -141,7 +141,7 @@ class WebSocket:
         self.state: State = State.OPEN
         self.messages_out: int = 0
         # The parser of the connection's input
-        self.has_more: bool = True
+        self.has_more: bool = bool(rest)
         self.paused: bool = False
         self.unfinished: int = 0
         self.count: int = 0
@@ -189,6 +189,10 @@ class WebSocket:
         self.produced = sum(len(message[1]) for message in events) if self._deflate else 0
         return messages
 
+    def rest(self) -> bytes | None:
+        """The bytes of an incomplete message; None for a WebSocket that closes, and cannot move."""
+        return self._parser.rest() if self.state is State.OPEN else None
+
     def _is_open(self) -> bool:
         return self.state is State.OPEN or self.state is State.CLOSING
 
@@ -217,13 +221,11 @@ class WebSocket:
         if self.state is State.OPEN:
             payload = error.code.to_bytes(2, "big") + error.detail.encode()[:100]
             self._transport.put(self._frame(CLOSE, payload))
-        self.state = State.CLOSED
-        self._stop()
+        self._shut()
         self._transport.blame(error.detail)
 
     def _end(self) -> None:
-        self.state = State.CLOSED
-        self._stop()
+        self._shut()
         self._transport.hang_up()
 
     @property
@@ -252,8 +254,7 @@ class WebSocket:
             return
         payload = message.code.to_bytes(2, "big") + message.reason.encode(errors="replace")
         self._transport.put(self._frame(CLOSE, payload))
-        self.state = State.CLOSING
-        self._alarm(_LINGER)
+        self.note_close()
 
     def say_last(self, code: int) -> None:
         """Tell the peer why the connection ends on this side, if it has not been told."""
@@ -261,16 +262,31 @@ class WebSocket:
             self._answer_close()
         elif self.state is State.OPEN:
             self._transport.put(self._frame(CLOSE, code.to_bytes(2, "big")))
+        self._shut()
+
+    def note_close(self) -> None:
+        """Note that a close was written for this side: the peer answers it."""
+        if self.state is State.OPEN:
+            self.state = State.CLOSING
+            self._alarm(_LINGER)
+        else:
+            self._end()
+
+    def _shut(self) -> None:
         self.state = State.CLOSED
         self._stop()
+
+    @property
+    def window_bits(self) -> int:
+        """The size of the window of the agreed compression; 0 without compression."""
+        return 0 if self._deflate is None else self._deflate.bits
 
     def _frame(self, opcode: int, payload: bytes) -> bytes:
         return encode_frame(opcode, payload, None if self._new_key is None else self._new_key())
 
     def disconnected(self, cause: Cause, detail: str) -> WSDisconnected:
         """The last message about this connection."""
-        self.state = State.CLOSED
-        self._stop()
+        self._shut()
         code, reason = (None, "") if self._close is None else self._close
         return WSDisconnected(self._transport.id, code, reason, cause, detail)
 

@@ -69,7 +69,7 @@ async def test_connections_stay_if_no_descriptor_is_left_for_their_turn(
     def make_turn() -> int:
         raise OSError("no descriptor is left")
 
-    monkeypatch.setattr("ergo_py.handover.moved_connections.make_turn", make_turn)
+    monkeypatch.setattr("ergo_py.handover.leaving_connections.make_turn", make_turn)
     async with old_program(door(Visitor, unix=place), log_level="info", limit=inf) as (old, start):
         old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
         peer = await connect(place)
@@ -84,7 +84,7 @@ async def test_connections_stay_if_no_descriptor_is_left_for_their_turn(
         assert taken.fields["staying"] == {"no descriptor is left": 1}
 
 
-MOVES = "ergo_py.handover.moved_connections."
+MOVES = "ergo_py.handover.leaving_connections."
 
 
 @pytest.mark.parametrize(

@@ -18,19 +18,16 @@ import pytest
 import trio
 
 from ergo_py import PID, Actor, Alias, ChildSpec
+from ergo_py.handover.arriving_connections import ArrivingConnections
 from ergo_py.handover.channel import Channel, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
-from ergo_py.handover.moved_connections import ArrivingConnections
 from ergo_py.meta import TCP, Delimiter, TCPServer, UnixServer
-from ergo_py.web import Route, WebServer
 from examples.guide.moved_session import Visitor
 from tests.actors import LogKeeper
 from tests.handover.test_moved_processes import SOCKETS, Gate, counter, fail, old_program
 from tests.handover.test_steps import PREDECESSOR, act_as_predecessor, meet_predecessor, turn_of
 from tests.handover.test_succession import place
 from tests.support import loopback_of_this_program
-from tests.web.rig import Peer
-from tests.web.test_websocket import upgrade
 
 __all__ = ["place"]
 
@@ -315,7 +312,7 @@ async def upgrade_beside_a_connection(
     go_on, log = trio.Event(), list[Any]()
     if case == "descriptors":
         without = SimpleNamespace(**{**vars(os), "dup": fail_to_copy})
-        monkeypatch.setattr("ergo_py.handover.moved_connections.os", without)
+        monkeypatch.setattr("ergo_py.handover.arriving_connections.os", without)
     if case == "busy":
         session = partial(Waiting, go_on)
     children = door(session, unix=place, **options)
@@ -664,31 +661,6 @@ async def test_a_program_forgets_moved_sessions_when_its_predecessor_has_ended(
         with pytest.raises(KeyError):
             made[-1].session(1)
         await peer.aclose()
-
-
-class Talk(Actor):
-    """The actor of a WebSocket."""
-
-
-async def test_a_websocket_is_closed_with_the_code_of_a_restart(
-    place: Path, autojump_clock: Any
-) -> None:
-    host = loopback_of_this_program()
-    routes = [Route("/talk", websocket=Talk)]
-    children = [ChildSpec("door", Door, partial(WebServer, host, 7791, sock="w", routes=routes))]
-    async with old_program(children, limit=inf) as (old, start):
-        peer = Peer(await trio.open_tcp_stream(host, 7791))
-        assert (await peer.ask(upgrade("/talk"))).status == 101
-
-        await start(children, limit=inf)
-        assert await peer.exactly(4) == b"\x88\x02\x03\xf4"  # 1012: connect again
-        await peer.send(b"\x88\x82\0\0\0\0\x03\xf4")
-        assert await peer.rest() == b""
-        await old.has_ended.wait()
-        again = Peer(await trio.open_tcp_stream(host, 7791))
-        assert (await again.ask(upgrade("/talk"))).status == 101
-        for each in (peer, again):
-            await each.aclose()
 
 
 async def test_a_program_hands_over_when_all_connections_of_its_predecessor_have_come(

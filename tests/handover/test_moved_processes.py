@@ -3,6 +3,7 @@ meet at the socket of the first.
 """
 
 import dataclasses
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from contextvars import ContextVar
@@ -105,7 +106,7 @@ class Program:
     """A node with its place in the succession."""
 
     def __init__(self, node: Node, sockets: InheritedSockets) -> None:
-        self.node = node
+        self.node, self.sockets = node, sockets
         self.succession = Succession("shop", sockets)
         self.serves = trio.Event()
         """It has taken over."""
@@ -126,20 +127,24 @@ async def run_program(
 ) -> None:
     sockets = InheritedSockets({})
     SOCKETS.set(sockets)
-    async with running_node(f"{name}@localhost", **(options or {})) as node:
-        program = Program(node, sockets)
-        node.add_logger(await node.spawn(LogKeeper, program.log), "warning")
-        await program.succession.begin()
-        await node.supervise(children)
-        task_status.started(program)
-        try:
-            await trio.sleep_forever()
-        finally:
+    try:
+        async with running_node(f"{name}@localhost", **(options or {})) as node:
+            program = Program(node, sockets)
+            node.add_logger(await node.spawn(LogKeeper, program.log), "warning")
+            await program.succession.begin()
+            await node.supervise(children)
+            task_status.started(program)
             try:
-                program.succession.end()
-            except NotAllowedError as error:
-                program.failure = str(error)
-            program.has_ended.set()
+                await trio.sleep_forever()
+            finally:
+                try:
+                    program.succession.end()
+                except NotAllowedError as error:
+                    program.failure = str(error)
+                program.has_ended.set()
+    finally:
+        for descriptor in sockets.to_hand_over().values():
+            os.close(descriptor)
 
 
 def counter(*functions: Any, **options: Any) -> list[ChildSpec]:

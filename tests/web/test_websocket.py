@@ -84,7 +84,8 @@ class Client:
 
     async def next(self) -> Any:
         while not self.events:
-            if not self.peer.buffer and not await self.peer.more():
+            waits = not self.peer.buffer and not self.parser.has_more
+            if waits and not await self.peer.more():
                 return None
             data, self.peer.buffer = self.peer.buffer, b""
             events, error = self.parser.feed(data)

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from trio.lowlevel import notify_closing
 
+from ..._core.kernel import Kernel
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Caller, Deadline
 from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
-from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import NO_REPLY, Drain
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason
@@ -34,7 +34,7 @@ from .streams.connection import AcceptedSockets, StreamConnection
 from .streams.parser import NewParser
 from .tls import TLSContexts, TLSSession
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "listeners_of"]
 
 _ANY: Final = ("0.0.0.0", "::")
 """Hosts that stand for every address of the machine."""
@@ -313,48 +313,63 @@ class Listener(MetaProcess):
         return self._given.name
 
     @property
-    def session_class(self) -> type | None:
-        """The class of its sessions; None if there are none, or if a function chooses it."""
-        return self._receivers.session_class
+    def session_classes(self) -> Sequence[type | None]:
+        """The classes of its sessions; None stands for those that a function chooses. Empty if
+        there are no sessions.
+        """
+        receivers = self._receivers
+        return (receivers.session_class,) if receivers.makes_actors else ()
 
     def why_connections_stay(self) -> str:
         """Why no connection of this server can move to the next program; empty if they can."""
-        if self._new_parser is not None:
-            return "HTTP"
         if self._contexts is not None:
             return "TLS"
         if self.poller is None:
             return "reader threads"
         if not self.socket_name:
             return "a server without sock="
-        return "" if self._receivers.makes_actors else "no sessions"
+        return "" if self.session_classes else "no sessions"
 
     def open_connections(self) -> Sequence[StreamConnection]:
         """The connections that have not ended, the oldest first."""
         return list(self._open)
 
-    async def make_session(self) -> Process:
+    async def make_session(self, protocol: Sequence[object]) -> Process:
         """Spawn the session of a connection that comes from the program before.
 
         Raises:
+            NotAllowedError: this server has no sessions for the protocol of the connection.
             SpawnError: the session could not be started.
         """
-        return await make_actor(self._meta, self._receivers.plan_actor())
+        return await make_actor(self._meta, self._receivers_of(protocol).plan_actor())
+
+    def _receivers_of(self, protocol: Sequence[object]) -> Receivers:
+        return self._receivers
 
     def go_on_with(
-        self, session: Process, sock: socket.socket, unread: bytes, unsent: bytes
-    ) -> Alias:
+        self,
+        session: Process,
+        sock: socket.socket,
+        unread: bytes,
+        unsent: bytes,
+        protocol: Sequence[object],
+    ) -> StreamConnection:
         """Serve a connection of the program before. The session has its state already.
 
         Raises:
             SpawnError, OSError: the connection could not be made.
         """
-        connection = self.makes.accepted_by(
-            self, sock, None, None, self._options, self.reader, None, unread
-        )
+        connection = self._make_moved(sock, unread, protocol)
         connection.arrive(session)
         self._births.go_on_with(connection, session, unsent)
-        return connection.id
+        return connection
+
+    def _make_moved(
+        self, sock: socket.socket, unread: bytes, protocol: Sequence[object]
+    ) -> StreamConnection:
+        return self.makes.accepted_by(
+            self, sock, None, None, self._options, self.reader, self._new_parser, unread
+        )
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -519,3 +534,12 @@ class Listener(MetaProcess):
 
     def _sum(self, count: Callable[[StreamConnection], int]) -> int:
         return sum(map(count, self._open))
+
+
+def listeners_of(kernel: Kernel) -> list[Listener]:
+    """The servers of a node that listen at stream sockets."""
+    return [
+        meta.behaviour
+        for meta in kernel.router.registry.aliases.values()
+        if isinstance(meta, Meta) and isinstance(meta.behaviour, Listener)
+    ]

@@ -113,6 +113,9 @@ class HTTPProtocol:
             self.has_more = self.paused
         return ()
 
+    def rest(self) -> None:
+        """Keep the connection in this program: an exchange is more than its bytes."""
+
     def advance(self) -> None:
         """Go as far as the bytes of the peer allow."""
         if self._advances:

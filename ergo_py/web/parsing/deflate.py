@@ -22,15 +22,15 @@ class Deflate:
     keeps no window.
     """
 
-    __slots__ = ("_bits",)
+    __slots__ = ("bits",)
 
     def __init__(self, bits: int = 15) -> None:
-        """``bits`` is the size of the window that the peer allows."""
-        self._bits = bits
+        self.bits: int = bits
+        """The size of the window that the peer allows."""
 
     def compress(self, data: bytes) -> bytes:
         """Compress a message."""
-        made = zlib.compressobj(_LEVEL, zlib.DEFLATED, -self._bits)
+        made = zlib.compressobj(_LEVEL, zlib.DEFLATED, -self.bits)
         packed = made.compress(data) + made.flush(zlib.Z_SYNC_FLUSH)
         return packed.removesuffix(_TAIL)
 

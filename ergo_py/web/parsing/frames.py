@@ -159,6 +159,23 @@ class WebSocketParser:
         """Bytes of an incomplete frame or message."""
         return self._have + self._size
 
+    def rest(self) -> bytes:
+        """The bytes of an incomplete message, which lead another parser to the same state: the
+        frames that were taken as a single frame, and the bytes after them. Not while a message is
+        inflated.
+        """
+        begun = b""
+        if self._opcode != CONTINUATION:
+            payload: bytes = (
+                b"".join(self._parts)
+                if self._decoder is None
+                else "".join(self._parts).encode() + self._decoder.getstate()[0]
+            )
+            key = bytes(4) if self._is_masked else None
+            whole = encode_frame(self._opcode, payload, key, compressed=self._compressed)
+            begun = bytes((whole[0] & 0x7F,)) + whole[1:]  # not the last frame of its message
+        return begun + b"".join(self._pieces)
+
     def feed(self, data: bytes) -> tuple[list[Event], FrameError | None]:
         """The events that these bytes complete, as far as one step goes, and the error after them,
         if any.

@@ -34,6 +34,9 @@ class Pairs:
         self.unfinished = self.count = self.produced = 0
         self.error: str | None = None
 
+    def rest(self) -> None:
+        """Keep the connection in its program."""
+
     def feed(self, data: bytes) -> Sequence[Any]:
         self.kept += data
         pair = self.kept[:2]

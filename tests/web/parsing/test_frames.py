@@ -137,6 +137,39 @@ def test_every_split_gives_the_same_messages() -> None:
     assert parse(*(bytes([byte]) for byte in stream)) == whole
 
 
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_the_rest_of_a_parser_leads_another_to_the_same_state(is_masked: bool) -> None:
+    """A message moves to the next program in the middle of a frame, of a letter, of a block."""
+    key, packed = (KEY if is_masked else None), Deflate().compress(b"again " * 50)
+    text = "ä€😀".encode()
+    stream = (
+        frame(TEXT, b"", fin=False, key=key)
+        + frame(0, text[:4], fin=False, key=key)
+        + frame(PING, b"are you there", key=key)
+        + frame(0, text[4:], key=key)
+        + frame(BINARY, packed[:7], fin=False, rsv=0x40, key=key)
+        + frame(0, packed[7:], key=key)
+        + frame(BINARY, b"ab", fin=False, key=key)
+        + frame(0, b"c", key=key)
+    )
+    whole, error = parse(stream, is_masked=is_masked, deflate=Deflate())
+    assert error is None
+    assert [event[:2] for event in whole] == [
+        (PING, b"are you there"),
+        (TEXT, text.decode()),
+        (BINARY, b"again " * 50),
+        (BINARY, b"abc"),
+    ]
+
+    for at in range(len(stream) + 1):
+        first = WebSocketParser(is_masked=is_masked, max_message=MOST, deflate=Deflate())
+        before, error = first.feed(stream[:at])
+        assert error is None
+        assert not first.has_more
+        after, error = parse(first.rest(), stream[at:], is_masked=is_masked, deflate=Deflate())
+        assert (before + after, error) == (whole, None)
+
+
 def test_many_small_messages_take_several_steps() -> None:
     parser = WebSocketParser(is_masked=False, max_message=10, deflate=None)
     events, error = parser.feed(encode_frame(TEXT, b"x") * 1_300)

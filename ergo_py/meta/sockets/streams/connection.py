@@ -13,7 +13,7 @@ import trio
 from ...._core.processes.process import Process
 from ...._core.tables.pending_calls import Caller
 from ...._core.verbs.meta_process import MetaProcess
-from ...._core.vocabulary.envelopes import Lane
+from ...._core.vocabulary.envelopes import Lane, Priority
 from ...._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from ...._core.vocabulary.ids import PID, Alias, Target
 from ...._core.vocabulary.messages import NO_REPLY, Why
@@ -528,6 +528,17 @@ class StreamConnection(MetaProcess):
             self, poller, self._tls, self._writer, self._shutdown, self._input, self._reader
         )
 
+    @property
+    def protocol(self) -> tuple[object, ...]:
+        """What the next program has to know about the connection, beside its bytes and its
+        session.
+        """
+        return ()
+
+    def end_stream(self, is_ending: bool) -> bool:
+        """Whether the connection ends: it has no last bytes."""
+        return is_ending
+
     def leave(self) -> None:
         """End without a word to the peer or to the receiver: both go on in the next program."""
         self._shutdown.be_silent()
@@ -542,6 +553,16 @@ class StreamConnection(MetaProcess):
         """Write the bytes that the program before has not sent."""
         if unsent:
             self._writer.put(unsent, None)
+
+    def write_late(self, data: bytes, closes: bool) -> None:
+        """Write the bytes that processes of the program before have sent during the move, and close
+        if the connection was closed there.
+        """
+        send, node = self._meta.router.send, self._meta.kernel.pid
+        if data:
+            send(node, self.id, TCPSend(data), Priority.NORMAL)
+        if closes:
+            send(node, self.id, TCPClose(), Priority.NORMAL)
 
     # -- looking inside ----------------------------------------------------------------------------
 

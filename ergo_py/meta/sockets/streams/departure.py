@@ -19,6 +19,10 @@ __all__ = ["Departure", "Leaver"]
 class Leaver(Protocol):
     """The connection that leaves."""
 
+    def end_stream(self, is_ending: bool) -> bool:
+        """Write the last bytes of the protocol, if the connection ends. Returns whether it does."""
+        ...
+
     def leave(self) -> None:
         """End without a word to the peer or to the receiver."""
         ...
@@ -98,7 +102,7 @@ class Departure:
         have sent since :meth:`collect`, and whether the connection ends: one has closed it, or has
         ended its session.
         """
-        ends = self._connection.stopping or self._writer.state is not Output.OPEN
+        ends = leaver.end_stream(self._connection.stopping or self._writer.state is not Output.OPEN)
         late = b"" if self._writer.state is Output.CLOSED else self._writer.take_late()
         self._writer.close()
         self._poller.drop(self._writer.sock)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ...._core.verbs.meta_process import MetaProcess
 from ..messages import Cause, TCPData, TCPProtocolError
 from ..options import StreamOptions
-from .parser import FrameParser, StreamParser
+from .parser import StreamParser
 from .shutdown import Shutdown
 from .tls_layer import TLSLayer
 from .writer import Writer
@@ -121,10 +121,7 @@ class StreamInput:
 
     def rest(self) -> bytes | None:
         """The bytes of an incomplete frame; None if the parser keeps more than bytes."""
-        parser = self._parser
-        if parser is None:
-            return b""
-        return parser.rest() if isinstance(parser, FrameParser) else None
+        return b"" if self._parser is None else self._parser.rest()
 
     def take(self, data: bytes) -> Sequence[Any]:
         """Turn the bytes of a read into messages. A protocol error ends the connection; messages

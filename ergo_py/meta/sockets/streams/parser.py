@@ -46,6 +46,12 @@ class StreamParser(Protocol):
         """
         ...
 
+    def rest(self) -> bytes | None:
+        """The bytes of an incomplete message, which lead another parser to the same state; None if
+        the parser keeps more than bytes.
+        """
+        ...
+
 
 NewParser = Callable[[Alias], StreamParser]
 """Makes the parser of a connection, which puts the alias of the connection into its messages."""

@@ -306,7 +306,7 @@ class Writer:
         return False
 
     def _begin_to_drain(self) -> None:
-        if self._queue and self._scope is None and type(self._queue) is not _FrozenQueue:
+        if self._queue and self._scope is None and not self.is_frozen:
             self._scope = trio.CancelScope()
             self._reports.start(self._drain)
 
@@ -320,6 +320,11 @@ class Writer:
         waiting = b"".join(self._queue)
         self._queue = _FrozenQueue([memoryview(waiting)])
         return waiting
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the connection is on its way to the next program."""
+        return type(self._queue) is _FrozenQueue
 
     @property
     def has_callers(self) -> bool:
@@ -338,7 +343,7 @@ class Writer:
 
     def thaw(self) -> None:
         """Write again."""
-        if type(self._queue) is _FrozenQueue:
+        if self.is_frozen:
             self._queue = deque(filter(len, self._queue))
             self._begin_to_drain()
             self.half_close_if_due()
@@ -349,13 +354,13 @@ class Writer:
         assert self._scope is not None
         try:
             with self._scope:
-                while self._queue and type(self._queue) is not _FrozenQueue:
+                while self._queue and not self.is_frozen:
                     stall = self._stall
                     with trio.move_on_after(inf if stall is None else stall) as patience:
                         await wait_writable(self.sock)
                     if patience.cancelled_caught:
                         raise TimeoutError(f"the peer took nothing for {stall:g} s")
-                    if type(self._queue) is not _FrozenQueue:
+                    if not self.is_frozen:
                         self._write_some()
         except (OSError, trio.ClosedResourceError) as error:
             if self.state is not Output.CLOSED:
@@ -401,7 +406,7 @@ class Writer:
         """
         if self.state is not Output.CLOSING or self._tls.holds_data or self.pending:
             return
-        if type(self._queue) is _FrozenQueue:
+        if self.is_frozen:
             return  # the next program may serve the socket already
         try:
             if self.say_goodbye():

@@ -1,5 +1,5 @@
 """`LeavingConnections`: the connections of a program that move to its successor, each with its
-session. `ArrivingConnections`: the servers of the successor that take them.
+session.
 
 A connection moves whole, or stays: it is paused between two reads, its session serves all that was
 read and hands its state over, and then neither program touches the socket until one of them has
@@ -7,9 +7,9 @@ the turn of its batch. A connection that stays is served to its end by the old p
 
 Connections move in batches, after the successor has taken over: each is paused for the time of its
 own batch, not of all. The predecessor sends a ``batch`` with its turn, a pipe with a single byte.
-The successor starts the sessions, takes the byte, serves, and says which connections have ``begun``
-and which ``stay``. A predecessor that gets no answer takes the byte itself, and serves on; so the
-two never serve the same connection.
+The successor (`arriving_connections`) answers which connections have ``begun`` and which ``stay``.
+A predecessor that gets no answer takes the byte itself, and serves on; so the two never serve the
+same connection.
 """
 
 import os
@@ -24,20 +24,14 @@ from typing import Final, NamedTuple
 import trio
 
 from .._core.kernel import Kernel
-from .._core.metas.meta import Meta
 from .._core.processes.process import Process
-from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.errors import NotAllowedError, SpawnError
-from .._core.vocabulary.ids import Alias
-from .._core.vocabulary.reasons import Shutdown
 from .._core.vocabulary.text import text_of
-from ..meta.sockets.listener import Listener
-from ..meta.sockets.messages import TCPClose, TCPSend
+from ..meta.sockets.listener import Listener, listeners_of
 from ..meta.sockets.streams.connection import StreamConnection
 from ..meta.sockets.streams.departure import Departure
 from .channel import Channel, Line, make_turn, take_turn
 
-__all__ = ["ArrivingConnections", "Described", "LeavingConnections", "read_batch"]
+__all__ = ["LeavingConnections"]
 
 _BATCH: Final = 50
 """Connections in a batch. Each waits for the others: of 4,000 connections on two busy cores, the
@@ -62,40 +56,12 @@ _MOVE: Final = 60.0
 """Seconds for all batches; later connections stay."""
 _ANSWER: Final = 10.0
 """Seconds within which the successor has to answer a batch."""
-_START: Final = 1.0
-"""Seconds within which a session has to take its state over: its batch waits so long."""
-_STARTS: Final = 2.0
-"""Seconds within which all sessions of a batch have to do so; later ones stay."""
 _BUSY: Final = "busy"
+_HTTP: Final = "HTTP"
 _LATE: Final = "not moved in time"
 _NO_DESCRIPTOR: Final = "no descriptor is left"
 _REFUSED: Final = "refused by the next version"
 _NO_ANSWER: Final = "not answered by the next version"
-_RESERVE: Final = 16
-"""Descriptors that a program keeps for the rest of its work: moved connections use no more."""
-
-
-def _has_reserve(descriptor: int) -> bool:
-    """Whether this program may open some more descriptors. Only a try tells."""
-    copies = list[int]()
-    try:
-        for _ in range(_RESERVE):
-            copies.append(os.dup(descriptor))
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        for copy in copies:
-            os.close(copy)
-
-
-def _listeners(kernel: Kernel) -> list[Listener]:
-    return [
-        meta.behaviour
-        for meta in kernel.router.registry.aliases.values()
-        if isinstance(meta, Meta) and isinstance(meta.behaviour, Listener)
-    ]
 
 
 async def _say(channel: Channel, line: Line, body: bytes | None = None) -> None:
@@ -170,7 +136,8 @@ class _Batch:
         lines, bodies = list[object](), list[bytes]()
         for moving, copy in zip(self.members, self._copies, strict=True):
             parts = moving.unread, moving.unsent, moving.state
-            lines.append((moving.number, moving.server, os.fstat(copy).st_ino, *map(len, parts)))
+            inode, protocol = os.fstat(copy).st_ino, moving.connection.protocol
+            lines.append((moving.number, moving.server, inode, *map(len, parts), *protocol))
             bodies += parts
         line = {"batch": self.number, "turn": os.fstat(self.turn).st_ino, "connections": lines}
         try:
@@ -257,7 +224,7 @@ class LeavingConnections:
 
     async def _candidates(self, taken: set[str]) -> deque[_Candidate]:
         found, number = deque[_Candidate](), 0
-        for listener in _listeners(self._kernel):
+        for listener in listeners_of(self._kernel):
             await listener.begin_drain(is_replaced=True)
             why = self._why_all_stay(listener, taken)
             for connection in listener.open_connections():
@@ -326,7 +293,7 @@ class LeavingConnections:
         if session is not None and "hand_over" not in session.callbacks.defined:
             return "sessions without hand_over"
         if session is None or departure is None or session.name is not None:
-            return _BUSY
+            return _HTTP if session is None and connection.kind == "http" else _BUSY
         is_ready = False
         try:
             departure.pause()
@@ -438,215 +405,3 @@ class LeavingConnections:
         departure.go_on()
         with trio.CancelScope(shield=True):
             await self._resume(session)
-
-
-class Described(NamedTuple):
-    """A connection of a batch, as the predecessor describes it."""
-
-    number: int
-    server: str
-    inode: int
-    unread: bytes
-    unsent: bytes
-    state: bytes
-
-
-def read_batch(line: Line) -> tuple[int, int, list[Described]]:
-    """The number of a batch, the inode of its turn, and its connections.
-
-    Raises:
-        ValueError: it is no batch, or one of a version that this one does not understand.
-    """
-    match line:
-        case {
-            "batch": int(number),
-            "turn": int(turn),
-            "connections": list(rows),
-            "body": bytes(body),
-        }:
-            found, begin = list[Described](), 0
-            for row in rows:
-                match row:
-                    case [int(connection), str(server), int(inode), *sizes] if _are_sizes(sizes):
-                        parts = list[bytes]()
-                        for size in sizes:
-                            parts.append(body[begin : begin + size])
-                            begin += size
-                        found.append(Described(connection, server, inode, *parts[:3]))
-                    case _:
-                        raise ValueError("a connection is not described as this version expects")
-            if begin == len(body):
-                return number, turn, found
-    raise ValueError("a batch of connections is not as this version expects")
-
-
-def _are_sizes(values: list[object]) -> bool:
-    return len(values) >= 3 and all(isinstance(size, int) and size >= 0 for size in values)
-
-
-class _Arrived(NamedTuple):
-    """A connection whose session has its state."""
-
-    number: int
-    listener: Listener
-    session: Process
-    sock: int
-    unread: bytes
-    unsent: bytes
-
-
-class ArrivingConnections:
-    """The connections that come from the predecessor.
-
-    Args:
-        kernel: the kernel of this program.
-        give: gives a session its encoded state.
-    """
-
-    def __init__(self, kernel: Kernel, give: Callable[[Process, bytes], Awaitable[object]]) -> None:
-        self._kernel = kernel
-        self._give = give
-        self._takers: dict[str, Listener] = {}
-        self._sockets: dict[int, int] = {}
-        """The descriptors that have arrived, by inode: some may belong to the next batch, and the
-        system may have dropped some that were too many for this program.
-        """
-        self._begun: dict[int, tuple[Alias, Process]] = {}
-        """The connections that this program serves, and their sessions."""
-
-    def servers(self) -> list[str]:
-        """The names of the servers that take connections."""
-        return sorted(self._find_takers())
-
-    def _find_takers(self) -> dict[str, Listener]:
-        takers = self._takers
-        if not takers or any(listener.stopping for listener in takers.values()):
-            takers = self._takers = {
-                listener.socket_name: listener
-                for listener in _listeners(self._kernel)
-                if not listener.why_connections_stay() and self._may_take(listener)
-            }
-        return takers
-
-    def _may_take(self, listener: Listener) -> bool:
-        made = listener.session_class
-        return made is None or "take_over" in self._kernel.callbacks_of(made).defined
-
-    def session(self, number: int) -> Process:
-        """The session of a connection that has moved.
-
-        Raises:
-            KeyError: there is none.
-        """
-        return self._begun[number][1]
-
-    def keep(self, descriptors: Iterable[int]) -> None:
-        """Keep descriptors that have arrived until :meth:`take` finds their connections."""
-        for descriptor in descriptors:
-            self._sockets[os.fstat(descriptor).st_ino] = descriptor
-
-    def forget(self) -> None:
-        """The predecessor has ended: close the descriptors that belong to no connection, and keep
-        no session.
-        """
-        self._begun.clear()
-        while self._sockets:
-            os.close(self._sockets.popitem()[1])
-
-    async def take(self, batch: Line, channel: Channel) -> None:
-        """Start the sessions of a batch, and serve their connections if the batch is ours. Without
-        an answer, the predecessor serves them on.
-        """
-        try:
-            number, inode, described = read_batch(batch)
-        except ValueError as error:
-            self._kernel.logger.error("connections stay with the program before", error=str(error))
-            return
-        turn, arrived = self._sockets.pop(inode, None), list[_Arrived]()
-        staying = [one.number for one in described]
-        if turn is not None:
-            arrived = await self._prepare(described, turn)
-            if not take_turn(turn):  # the predecessor has waited for too long
-                self._discard(arrived)
-                arrived = []
-            os.close(turn)
-        for one in arrived:
-            staying.remove(one.number)
-            self._begin(one)
-        with suppress(OSError):  # the predecessor has ended
-            await channel.say({"begun": number, "stay": staying})
-
-    async def _prepare(self, described: list[Described], turn: int) -> list[_Arrived]:
-        """Start a session for each connection, and give it its state. Returns those connections
-        that this program can serve.
-        """
-        arrived, takers, end = list[_Arrived](), self._find_takers(), trio.current_time() + _STARTS
-        has_reserve = _has_reserve(turn)
-        for one in described:
-            sock = self._sockets.pop(one.inode, None)
-            if sock is None:
-                continue
-            listener, session = takers.get(one.server), None
-            if has_reserve and listener is not None and trio.current_time() < end:
-                session = await self._start(listener, one.state)
-            if listener is None or session is None:
-                os.close(sock)
-                has_reserve = has_reserve or _has_reserve(turn)
-                continue
-            arrived.append(_Arrived(one.number, listener, session, sock, one.unread, one.unsent))
-        return arrived
-
-    async def _start(self, listener: Listener, state: bytes) -> Process | None:
-        """Start a session with its state; None if it cannot take the state over."""
-        session: Process | None = None
-        try:
-            with trio.fail_after(_START):
-                session = await listener.make_session()
-                if "take_over" not in session.callbacks.defined:
-                    raise NotAllowedError("its class has no take_over")
-                await self._give(session, state)
-        except trio.TooSlowError:
-            self._warn(f"it was not ready within {_START:g} s")
-            if session is not None:
-                session.kill()  # it takes no exit while it hangs
-            return None
-        except Exception as error:  # the session has ended, or take_over has raised: any error
-            self._warn(text_of(error))
-            if session is not None:
-                session.ask_to_exit(self._kernel.pid, Shutdown())
-            return None
-        return session
-
-    def _warn(self, error: str) -> None:
-        self._kernel.logger.warning(
-            "a connection stays with the program before: its session cannot take over",
-            error=error,
-        )
-
-    def _discard(self, arrived: Iterable[_Arrived]) -> None:
-        """Leave connections alone, which the predecessor serves on."""
-        for one in arrived:
-            os.close(one.sock)
-            one.session.ask_to_exit(self._kernel.pid, Shutdown())
-
-    def _begin(self, one: _Arrived) -> None:
-        """Serve a connection."""
-        sock = socket.socket(fileno=one.sock)
-        try:
-            alias = one.listener.go_on_with(one.session, sock, one.unread, one.unsent)
-        except (SpawnError, OSError) as error:  # such as of a peer that has left meanwhile
-            sock.close()
-            one.session.ask_to_exit(self._kernel.pid, Shutdown())
-            self._kernel.logger.warning("a moved connection has ended", error=text_of(error))
-        else:
-            self._begun[one.number] = alias, one.session
-
-    def write_late(self, line: Line) -> None:
-        """Write the bytes that processes of the old program have sent meanwhile."""
-        found = self._begun.get(line["late"])
-        if found is not None:
-            send = self._kernel.router.send
-            if line["body"]:
-                send(self._kernel.pid, found[0], TCPSend(line["body"]), Priority.NORMAL)
-            if line.get("closes"):
-                send(self._kernel.pid, found[0], TCPClose(), Priority.NORMAL)

@@ -1,0 +1,264 @@
+"""`ArrivingConnections`: the connections that a program takes from its predecessor.
+
+The program starts the sessions of a batch, takes the turn of the batch, and serves. Before the turn
+it does not touch the sockets, which the predecessor may serve on (`leaving_connections`).
+"""
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import trio
+
+from .._core.kernel import Kernel
+from .._core.processes.process import Process
+from .._core.vocabulary.errors import NotAllowedError, SpawnError
+from .._core.vocabulary.reasons import Shutdown
+from .._core.vocabulary.text import text_of
+from ..meta.sockets.listener import Listener, listeners_of
+from ..meta.sockets.streams.connection import StreamConnection
+from .channel import Channel, Line, take_turn
+
+__all__ = ["ArrivingConnections", "Described", "read_batch"]
+
+_START: Final = 1.0
+"""Seconds within which a session has to take its state over: its batch waits so long."""
+_STARTS: Final = 2.0
+"""Seconds within which all sessions of a batch have to do so; later ones stay."""
+_RESERVE: Final = 16
+"""Descriptors that a program keeps for the rest of its work: moved connections use no more."""
+
+
+def _has_reserve(descriptor: int) -> bool:
+    """Whether this program may open some more descriptors. Only a try tells."""
+    copies = list[int]()
+    try:
+        for _ in range(_RESERVE):
+            copies.append(os.dup(descriptor))
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        for copy in copies:
+            os.close(copy)
+
+
+class Described(NamedTuple):
+    """A connection of a batch, as the predecessor describes it."""
+
+    number: int
+    server: str
+    inode: int
+    unread: bytes
+    unsent: bytes
+    state: bytes
+    protocol: list[object]
+    """The facts of a connection whose protocol is more than its bytes, such as of a WebSocket."""
+
+
+def read_batch(line: Line) -> tuple[int, int, list[Described]]:
+    """The number of a batch, the inode of its turn, and its connections.
+
+    Raises:
+        ValueError: it is no batch, or one of a version that this one does not understand.
+    """
+    match line:
+        case {
+            "batch": int(number),
+            "turn": int(turn),
+            "connections": list(rows),
+            "body": bytes(body),
+        }:
+            found, begin = list[Described](), 0
+            for row in rows:
+                match row:
+                    case [
+                        int(connection),
+                        str(server),
+                        int(inode),
+                        int(unread),
+                        int(unsent),
+                        int(state),
+                        *protocol,
+                    ] if min(unread, unsent, state) >= 0:
+                        middle, last = begin + unread, begin + unread + unsent
+                        end = last + state
+                        parts = body[begin:middle], body[middle:last], body[last:end]
+                        found.append(Described(connection, server, inode, *parts, protocol))
+                        begin = end
+                    case _:
+                        raise ValueError("a connection is not described as this version expects")
+            if begin == len(body):
+                return number, turn, found
+    raise ValueError("a batch of connections is not as this version expects")
+
+
+class _Arrived(NamedTuple):
+    """A connection whose session has its state."""
+
+    described: Described
+    listener: Listener
+    session: Process
+    sock: int
+
+
+class ArrivingConnections:
+    """The connections that come from the predecessor.
+
+    Args:
+        kernel: the kernel of this program.
+        give: gives a session its encoded state.
+    """
+
+    def __init__(self, kernel: Kernel, give: Callable[[Process, bytes], Awaitable[object]]) -> None:
+        self._kernel = kernel
+        self._give = give
+        self._takers: dict[str, Listener] = {}
+        self._sockets: dict[int, int] = {}
+        """The descriptors that have arrived, by inode: some may belong to the next batch, and the
+        system may have dropped some that were too many for this program.
+        """
+        self._begun: dict[int, tuple[StreamConnection, Process]] = {}
+        """The connections that this program serves, and their sessions."""
+
+    def servers(self) -> list[str]:
+        """The names of the servers that take connections."""
+        return sorted(self._find_takers())
+
+    def _find_takers(self) -> dict[str, Listener]:
+        takers = self._takers
+        if not takers or any(listener.stopping for listener in takers.values()):
+            takers = self._takers = {
+                listener.socket_name: listener
+                for listener in listeners_of(self._kernel)
+                if not listener.why_connections_stay() and self._may_take(listener)
+            }
+        return takers
+
+    def _may_take(self, listener: Listener) -> bool:
+        return any(
+            made is None or "take_over" in self._kernel.callbacks_of(made).defined
+            for made in listener.session_classes
+        )
+
+    def session(self, number: int) -> Process:
+        """The session of a connection that has moved.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._begun[number][1]
+
+    def keep(self, descriptors: Iterable[int]) -> None:
+        """Keep descriptors that have arrived until :meth:`take` finds their connections."""
+        for descriptor in descriptors:
+            self._sockets[os.fstat(descriptor).st_ino] = descriptor
+
+    def forget(self) -> None:
+        """The predecessor has ended: close the descriptors that belong to no connection, and keep
+        no session.
+        """
+        self._begun.clear()
+        while self._sockets:
+            os.close(self._sockets.popitem()[1])
+
+    async def take(self, batch: Line, channel: Channel) -> None:
+        """Start the sessions of a batch, and serve their connections if the batch is ours. Without
+        an answer, the predecessor serves them on.
+        """
+        try:
+            number, inode, described = read_batch(batch)
+        except ValueError as error:
+            self._kernel.logger.error("connections stay with the program before", error=str(error))
+            return
+        turn, arrived = self._sockets.pop(inode, None), list[_Arrived]()
+        staying = [one.number for one in described]
+        if turn is not None:
+            arrived = await self._prepare(described, turn)
+            if not take_turn(turn):  # the predecessor has waited for too long
+                self._discard(arrived)
+                arrived = []
+            os.close(turn)
+        for one in arrived:
+            staying.remove(one.described.number)
+            self._begin(one)
+        with suppress(OSError):  # the predecessor has ended
+            await channel.say({"begun": number, "stay": staying})
+
+    async def _prepare(self, described: list[Described], turn: int) -> list[_Arrived]:
+        """Start a session for each connection, and give it its state. Returns those connections
+        that this program can serve.
+        """
+        arrived, takers, end = list[_Arrived](), self._find_takers(), trio.current_time() + _STARTS
+        has_reserve = _has_reserve(turn)
+        for one in described:
+            sock = self._sockets.pop(one.inode, None)
+            if sock is None:
+                continue
+            listener, session = takers.get(one.server), None
+            if has_reserve and listener is not None and trio.current_time() < end:
+                session = await self._start(listener, one.state, one.protocol)
+            if listener is None or session is None:
+                os.close(sock)
+                has_reserve = has_reserve or _has_reserve(turn)
+                continue
+            arrived.append(_Arrived(one, listener, session, sock))
+        return arrived
+
+    async def _start(
+        self, listener: Listener, state: bytes, protocol: list[object]
+    ) -> Process | None:
+        """Start a session with its state; None if it cannot take the state over."""
+        session: Process | None = None
+        try:
+            with trio.fail_after(_START):
+                session = await listener.make_session(protocol)
+                if "take_over" not in session.callbacks.defined:
+                    raise NotAllowedError("its class has no take_over")
+                await self._give(session, state)
+        except trio.TooSlowError:
+            self._warn(f"it was not ready within {_START:g} s")
+            if session is not None:
+                session.kill()  # it takes no exit while it hangs
+            return None
+        except Exception as error:  # the session has ended, or take_over has raised: any error
+            self._warn(text_of(error))
+            if session is not None:
+                session.ask_to_exit(self._kernel.pid, Shutdown())
+            return None
+        return session
+
+    def _warn(self, error: str) -> None:
+        self._kernel.logger.warning(
+            "a connection stays with the program before: its session cannot take over",
+            error=error,
+        )
+
+    def _discard(self, arrived: Iterable[_Arrived]) -> None:
+        """Leave connections alone, which the predecessor serves on."""
+        for one in arrived:
+            os.close(one.sock)
+            one.session.ask_to_exit(self._kernel.pid, Shutdown())
+
+    def _begin(self, one: _Arrived) -> None:
+        """Serve a connection."""
+        sock, given = socket.socket(fileno=one.sock), one.described
+        try:
+            connection = one.listener.go_on_with(
+                one.session, sock, given.unread, given.unsent, given.protocol
+            )
+        except (SpawnError, OSError) as error:  # such as of a peer that has left meanwhile
+            sock.close()
+            one.session.ask_to_exit(self._kernel.pid, Shutdown())
+            self._kernel.logger.warning("a moved connection has ended", error=text_of(error))
+        else:
+            self._begun[given.number] = connection, one.session
+
+    def write_late(self, line: Line) -> None:
+        """Write the bytes that processes of the old program have sent meanwhile."""
+        found = self._begun.get(line["late"])
+        if found is not None:
+            found[0].write_late(line["body"], bool(line.get("closes")))
