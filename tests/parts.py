@@ -94,11 +94,13 @@ class Recorder:
         return result
 
     def pytest_sessionfinish(self) -> None:
-        """Write the table."""
+        """Write the table. The rows of other files stay, as long as the files exist."""
+        before = read_seconds(self._table) if self._table.exists() else {}
+        after = before | {ROOT / path: length for path, length in self._seconds.items()}
         rows = [
-            f"{length:.0f} {path}\n"
-            for path, length in sorted(self._seconds.items())
-            if length >= SHORT
+            f"{length:.0f} {path.relative_to(ROOT).as_posix()}\n"
+            for path, length in sorted(after.items())
+            if length >= SHORT and path.exists()
         ]
         self._table.write_text("".join(rows), encoding="utf-8")
 

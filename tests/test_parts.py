@@ -39,6 +39,7 @@ def test_a_record_has_the_files_that_take_long(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     table = tmp_path / "seconds"
+    table.write_text("7 tests/conftest.py\n9 tests/gone.py\n", encoding="utf-8")
     times = iter([0.0, SHORT / 2, 5.0, 5.0 + SHORT])
     recorder = Recorder(table, lambda: next(times))
 
@@ -49,7 +50,8 @@ def test_a_record_has_the_files_that_take_long(
             test.send(None)
     recorder.pytest_sessionfinish()
 
-    assert read_seconds(table) == {Path(__file__): round(SHORT * 1.5)}
+    conftest = ROOT / "tests" / "conftest.py"
+    assert read_seconds(table) == {conftest: 7, Path(__file__): round(SHORT * 1.5)}
 
 
 def test_a_program_takes_its_part_from_the_environment_and_does_not_hand_it_on(
