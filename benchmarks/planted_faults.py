@@ -14,13 +14,22 @@ __all__ = ["FAULTS", "Planted"]
 
 SESSION = "ergo_py.network.protocol.session"
 RECORDS = "ergo_py.network.protocol.records"
+TOTALS = "ergo_py.network.traffic.totals"
+COMPRESSION = "ergo_py.network.protocol.compression"
+LONG_OPERATIONS = "ergo_py.network.protocol.long_operations"
 WATCHES = "ergo_py.network.incoming.watches"
 WATCHED = "ergo_py.network.incoming.watched"
+CONNECTION = "ergo_py.network.node_connection"
+ROUTES = "ergo_py.network.incoming.routes"
+NETWORK = "ergo_py.network.network"
+PERMITS = "ergo_py.network.access.permits"
+SERVICE = "ergo_py.network.services.service_receiver"
 OPEN_CALLS = "ergo_py.network.outgoing.open_calls"
 LEASE = "ergo_py.cluster.lease"
 SINGLETON = "ergo_py.cluster.singleton"
 NAMES = "ergo_py.cluster.names"
 GROUPS = "ergo_py.cluster.group_keeper"
+SPREAD = "ergo_py.cluster.spread"
 STORE = "ergo_py.network.stores.memory_store"
 ACTIVATION = "ergo_py.entities.activations.activation"
 COMMANDS = "ergo_py.entities.activations.commands"
@@ -172,6 +181,135 @@ FAULTS = (
         "        sending.queue.appendleft(op)\n",
     ),
     Planted(
+        "a short break is told as a loss",
+        *(messages, SESSION),
+        "            if now >= self._deadlines.heard_at + self._timing.patience:\n",
+        "            if now >= self._deadlines.heard_at + self._timing.patience / 2:\n",
+    ),
+    Planted(
+        "a silent node is not told as lost",
+        *(messages, SESSION),
+        "            if now >= self._deadlines.ack_at or now >= self._deadlines.beat_at:\n",
+        "            self._deadlines.hear(now)\n"
+        "            if now >= self._deadlines.ack_at or now >= self._deadlines.beat_at:\n",
+    ),
+    Planted(
+        "more bytes are on the way than the window has",
+        *(messages, RECORDS),
+        "        room = min(FRAME, self.peer_window - self.unacknowledged_bytes)\n",
+        "        room = FRAME\n",
+    ),
+    Planted(
+        "an unreadable message ends its session",
+        *(messages, EXECUTOR),
+        "            self._reject(sender, to, self._unreadable(error))\n            return\n"
+        "        try:\n            if op.headers:\n",
+        "            raise ViolationError(str(error)) from error\n"
+        "        try:\n            if op.headers:\n",
+    ),
+    Planted(
+        "an unreadable message counts as carried out",
+        *(messages, EXECUTOR),
+        '        self._refusals.refuse("unreadable")\n        self.router.dead_letters',
+        "        self.router.dead_letters",
+    ),
+    Planted(
+        "operations that arrived in an ended session stay unconfirmed",
+        *(messages, TOTALS),
+        "            late = min(max(count, confirmed), sent) - confirmed\n",
+        "            late = 0\n",
+    ),
+    Planted(
+        "operations of an ended session count as confirmed",
+        *(messages, TOTALS),
+        "        self.unconfirmed += unconfirmed\n",
+        "        self.confirmed += unconfirmed\n",
+    ),
+    Planted(
+        "a part of a long message lacks a byte",
+        *(messages, LONG_OPERATIONS),
+        "first.op[first.begin : end])\n",
+        "first.op[first.begin : end - 1])\n",
+    ),
+    Planted(
+        "a compressed frame forgets its number",
+        *(messages, COMPRESSION),
+        "        return Data(frame.mine, frame.yours, frame.seq, frame.ack, _decode_ops(clear))\n",
+        "        return Data(frame.mine, frame.yours, 0, frame.ack, _decode_ops(clear))\n",
+    ),
+    Planted(
+        "parts of an ended session are kept for the next",
+        *(messages, CONNECTION),
+        "        self._forget_parts()\n        calls = peer.forget_calls()\n",
+        "        calls = peer.forget_calls()\n",
+    ),
+    Planted(
+        "a PID of an earlier start stands for a process of this start",
+        *(watches, ROUTES),
+        "            return read(place, here, self._decode)\n",
+        "            found: Any = read(place, here, self._decode)\n"
+        "            if type(found) is PID:\n"
+        "                found = found._replace(creation=self._peer.network.kernel.pid.creation)\n"
+        "            return found\n",
+    ),
+    Planted(
+        "a name is looked up only once",
+        *(watches, ROUTES),
+        "            to: Any = self._read_place(receiver_of, route.to)\n",
+        "            to: Any = self._read_place(receiver_of, route.to)\n"
+        '            to = getattr(self._peer.router.resolve(to), "id", to)\n',
+    ),
+    Planted(
+        "a subscriber gets the publications that its event keeps twice",
+        *(watches, WATCHES),
+        "            self._joining.add((number, watcher.number))\n",
+        "",
+    ),
+    Planted(
+        "a subscriber does not get the publications that its event keeps",
+        *(watches, WATCHED),
+        "            for publication in event.recent:\n",
+        "            for publication in list(event.recent)[:0]:\n",
+    ),
+    Planted(
+        "a message that waits for room is confirmed at once",
+        *(watches, EXECUTOR),
+        "            self._confirmations[waiter] = None\n"
+        "            receiver.mailbox.wait_for_room(lane, envelope, waiter)\n",
+        "            receiver.mailbox.wait_for_room(lane, envelope, waiter)\n"
+        "            self._peer.send_answer(op.number, True, None, sender)\n",
+    ),
+    Planted(
+        "a message that waits for its node is encoded when it is sent",
+        *(watches, OPEN_CALLS),
+        "lambda: self._push_confirmed(caller, route, packed))\n",
+        "lambda: self._push_confirmed(caller, route, self.pack(to, message)))\n",
+    ),
+    Planted(
+        "a node says farewell before its operations are sent",
+        *(watches, NETWORK),
+        "                await peer.batch.wait_sent()\n",
+        "                peer.batch\n",
+    ),
+    Planted(
+        "a node may look into another without its permit",
+        *(watches, PERMITS),
+        "        return DEFAULT_PERMITS\n",
+        '        return DEFAULT_PERMITS | {"look"}\n',
+    ),
+    Planted(
+        "a call that timed out makes no room for others",
+        *(watches, OPEN_CALLS),
+        "for number, known in calls.items() if known.settled]:\n",
+        "for number, known in calls.items() if not known]:\n",
+    ),
+    Planted(
+        "a service refuses calls while its child restarts",
+        *(watches, SERVICE),
+        "        if slot is None:\n",
+        "        if slot is None or slot.pid is None:\n",
+    ),
+    Planted(
         "the end of a watched process is not told",
         *(watches, WATCHED),
         "            self._peer.send_ended(number, reason)\n",
@@ -247,6 +385,51 @@ FAULTS = (
         *(groups, GROUPS),
         "                    del self._peers[pid.node]\n",
         "                    pass\n",
+    ),
+    Planted(
+        "a drained node competes again when its keeper restarts",
+        *(leases, SINGLETON),
+        "            if not self._process.kernel.draining:\n",
+        "            if self:\n",
+    ),
+    Planted(
+        "the singleton of a drained node runs on",
+        *(leases, SINGLETON),
+        '        await self._end("the node is draining")\n',
+        "        pass\n",
+    ),
+    Planted(
+        "a drained node tells others of its members",
+        *(groups, GROUPS),
+        "        return [] if self._process.kernel.draining else self._of_this_node(members)\n",
+        "        return self._of_this_node(members)\n",
+    ),
+    Planted(
+        "the members of a drained node stay in their groups",
+        *(groups, GROUPS),
+        "            for pid in self._of_this_node(self._members(group)):\n",
+        "            for pid in self._of_this_node(self._members(group))[1:]:\n",
+    ),
+    Planted(
+        "a spread sends a message to two members",
+        *(groups, SPREAD),
+        "        member = self._choose(message, None)\n        try:\n",
+        "        member = self._choose(message, None)\n"
+        "        if len(self._members) > 5:\n"
+        "            self.forward(self._members[0], message, sender)\n"
+        "        try:\n",
+    ),
+    Planted(
+        "each node chooses its own member for a key",
+        *(groups, SPREAD),
+        '            each.update(f"{member.node} ',
+        '            each.update(f"{self.pid.node} {member.node} ',
+    ),
+    Planted(
+        "a spread goes on with the members of keys that it knew",
+        *(groups, SPREAD),
+        "                self._members.remove(pid)\n                self._known.clear()\n",
+        "                self._members.remove(pid)\n",
     ),
     Planted(
         "an answer leaves before the commit",

@@ -1,13 +1,28 @@
 """Worlds of clusters: a singleton with its lease and its fencing tokens, names, and groups."""
 
+from collections import Counter
 from collections.abc import Iterator
+from math import inf
+from random import Random
+from typing import Any
 
 import trio
 
-from ergo_py import PID, Actor, ChildSpec, ErgoError, Name, Node
-from ergo_py.cluster import Cluster, LeaseLostError, Singleton, lease_of
+from ergo_py import (
+    PID,
+    Actor,
+    Caller,
+    ChildSpec,
+    ErgoError,
+    Name,
+    Node,
+    NodeStoppedError,
+    Routing,
+)
+from ergo_py.cluster import Cluster, LeaseLostError, NoMembersError, Singleton, Spread, lease_of
 from ergo_py.testing import World, at_most_one
 from ergo_py.testing.world.history import History
+from ergo_py.testing.world.node import WorldNode
 
 __all__ = ["groups", "leases", "names"]
 
@@ -69,19 +84,56 @@ class Only(Actor):
         await trio.sleep(0.45)
 
 
+Drained = dict[tuple[str, int], float]
+"""When nodes have drained, by their names and starts."""
+
+
+def _start_of(world: World, node: str) -> tuple[str, int]:
+    """The present start of a node."""
+    return node, world.history.living(node, None)[0].creation
+
+
+async def _drain(world: World, drained: Drained) -> None:
+    """Let a node drain, in some worlds."""
+    await trio.sleep(world.random.uniform(0.0, 30.0))
+    node = world.nodes[world.random.choice(list(world.nodes))]
+
+    async def drain(here: Node) -> None:
+        await here.drain(timeout=5.0)
+        drained[_start_of(world, here.name)] = world.clock.world_time()
+
+    if world.random.random() < 0.4:
+        try:
+            await node.run(drain)
+        except NodeStoppedError:
+            pass  # it has crashed meanwhile
+
+
 async def leases(world: World) -> None:
     """K2, K3, K4: at most one singleton lives, its tokens grow, no write of an older lease follows
-    one of a newer, and after the faults it lives.
+    one of a newer, and after the faults it lives. K7: on no node that has drained.
     """
     table = Table()
+    drained: Drained = {}
 
     async def start(node: Node) -> None:
         only = ChildSpec("only", Only, table, shutdown=0.5, terminate_timeout=0.5)
         await node.supervise([Singleton(only, lease=4.0)], intensity=1000)
 
     await world.start(3, start)
-    world.faults(seconds=40.0, cut_store=0.15, slow_store=0.2, crash=0.05, pause=0.05, skew=0.05)
-    await trio.sleep(50)
+    world.faults(
+        seconds=40.0,
+        cut_store=0.15,
+        slow_store=0.2,
+        crash=0.05,
+        pause=0.05,
+        skew=0.05,
+        kill=0.03,
+        victims=["SingletonKeeper"],
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_drain, world, drained)
+        await trio.sleep(50)
     await world.heal()
     world.check(at_most_one("only"))
     await trio.sleep(SETTLED)
@@ -95,7 +147,13 @@ async def leases(world: World) -> None:
     def tokens_grow(_history: History) -> Iterator[str]:
         yield from table.complaints
 
-    world.check(at_most_one("only"), tokens_grow, lives)
+    def drained_nodes_are_idle(history: History) -> Iterator[str]:
+        for life in history.lifetimes:
+            moment = drained.get((life.node, life.pid.creation), inf)
+            if life.name == "only" and life.ended > moment:
+                yield f"the singleton runs on {life.node}, which has drained at {moment:.2f} s"
+
+    world.check(at_most_one("only"), tokens_grow, lives, drained_nodes_are_idle)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -187,24 +245,53 @@ def _pid(address: PID | Name) -> PID:
 # -- groups ----------------------------------------------------------------------------------------
 
 
+KEYS = 4
+"""The keys of messages."""
+Handled = list[tuple[tuple[int, int, int], PID]]
+"""The messages that members have got: the key (-1 without a key), the client, and its step."""
 KEEPER = "ergo.cluster.groups"
 """The process of a node that knows its groups; it starts again when it is killed."""
 
 
 class Member(Actor):
-    """A member of the group."""
+    """A member of the group, which notes the messages and calls that it gets."""
+
+    def __init__(self, handled: Handled) -> None:
+        self.handled = handled
 
     async def init(self) -> None:
         """Join."""
         (await Cluster(self.node).group("desks")).join(self.pid)
 
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Note a message."""
+        self.handled.append((message, self.pid))
+
+    def handle_call(self, request: Any, caller: Caller) -> PID:
+        """Note a call, and answer it."""
+        self.handled.append((request, self.pid))
+        return self.pid
+
 
 async def groups(world: World) -> None:
-    """K5: after every cut, all nodes know the same members: those that live."""
+    """K5: after every cut, all nodes know the same members: those that live. K6: a message or call
+    through a spread has at most one effect, and all nodes choose the same member for a key. K7: no
+    other node knows a member on a node that has drained.
+    """
+    handled: Handled = []
+    drained: Drained = {}
+    complaints: list[str] = []
 
     async def start(node: Node) -> None:
         # A program that is stopped while it starts needs longer than the usual time.
-        members = [ChildSpec(f"member {number}", Member, init_timeout=60.0) for number in range(2)]
+        members = [
+            ChildSpec(f"member {number}", Member, handled, init_timeout=60.0) for number in range(2)
+        ]
+        spreads = {
+            "in turn": Spread.spec("desks"),
+            "by key": Spread.spec("desks", Routing.BY_KEY, key=lambda message: message[0]),
+        }
+        members += [ChildSpec(name, spread, init_timeout=60.0) for name, spread in spreads.items()]
         await node.supervise(members, intensity=1000)
 
     nodes = await world.start(3, start)
@@ -220,19 +307,65 @@ async def groups(world: World) -> None:
         kill=0.3,
         victims=[*(f"member {number}" for number in range(2)), KEEPER],
     )
-    await trio.sleep(40)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_drain, world, drained)
+        for number, each in enumerate(nodes):
+            nursery.start_soon(_use_spreads, world, each, number, complaints)
+        await trio.sleep(40)
     await world.heal()
     await trio.sleep(SETTLED)
     known = {each.name: (await Cluster(each.node).group("desks")).members() for each in nodes}
+    chosen = [
+        [await each.call("by key", (key, -1, -1)) for key in range(KEYS)]
+        for each in nodes
+        if _start_of(world, each.name) not in drained
+    ]
 
     def agree(history: History) -> Iterator[str]:
-        living = sorted(
+        living = [
             life.pid
             for life in history.lifetimes
             if life.name.startswith("member ") and life.ended > history.now()
-        )
+        ]
+        serving = [pid for pid in living if (pid.node, pid.creation) not in drained]
         for node, members in known.items():
-            if sorted(members) != living:
-                yield f"{node} knows {sorted(members)}, and {living} live"
+            others = sorted(pid for pid in members if pid in serving or pid.node != node)
+            if others != sorted(serving):
+                yield f"{node} knows {sorted(members)}, and {living} live, {serving} serve"
 
-    world.check(agree)
+    def effects_are_single(_history: History) -> Iterator[str]:
+        yield from complaints
+        for message, times in Counter(message for message, _ in handled).items():
+            if times > 1 and message[1] >= 0:
+                yield f"{times} members have got {message}"
+        orders: dict[object, list[int]] = {}
+        for (key, client, step), pid in handled:
+            if client >= 0 and key >= 0:
+                orders.setdefault((key, client, pid), []).append(step)
+        for sender, steps in orders.items():
+            if steps != sorted(steps):
+                yield f"the messages of {sender} arrive as {steps}"
+
+    def choices_agree(_history: History) -> Iterator[str]:
+        if len(set(map(tuple, chosen))) > 1:
+            yield f"nodes choose different members for the keys: {chosen}"
+
+    world.check(agree, effects_are_single, choices_agree)
+
+
+async def _use_spreads(world: World, node: WorldNode, client: int, complaints: list[str]) -> None:
+    """Send messages and calls to members, by key or in turn."""
+    random = Random(repr((world.plan.seed, "client", client)))
+    for step in range(15):
+        await trio.sleep(random.uniform(0.0, 2.0))
+        key = random.randrange(-1, KEYS)
+        to, message = "by key" if key >= 0 else "in turn", (key, client, step)
+        try:
+            if random.random() < 0.5:
+                (await node.wait_up()).send(to, message)
+            else:
+                await node.call(to, message, timeout=2.0)
+        except NoMembersError as error:
+            complaints.append(f"{message} on {node.name}: {error}")
+        except ErgoError:
+            pass
