@@ -19,7 +19,6 @@ COMPRESSION = "ergo_py.network.protocol.compression"
 LONG_OPERATIONS = "ergo_py.network.protocol.long_operations"
 WATCHES = "ergo_py.network.incoming.watches"
 WATCHED = "ergo_py.network.incoming.watched"
-CONNECTION = "ergo_py.network.node_connection"
 ROUTES = "ergo_py.network.incoming.routes"
 NETWORK = "ergo_py.network.network"
 PERMITS = "ergo_py.network.access.permits"
@@ -38,6 +37,7 @@ HELD = "ergo_py.entities.activations.held_output"
 ACTIVE = "ergo_py.entities.active_entities"
 COMMITS = "ergo_py.entities.group_commit"
 SCHEDULE = "ergo_py.entities.schedule"
+STATE_TYPES = "ergo_py.entities.state_types"
 RECORD = "ergo_py.entities.record"
 ROWS = "ergo_py.entities.stores.memory"
 MAP_KEEPER = "ergo_py.entities.shards.map_keeper"
@@ -238,12 +238,6 @@ FAULTS = (
         "        return Data(frame.mine, frame.yours, 0, frame.ack, _decode_ops(clear))\n",
     ),
     Planted(
-        "parts of an ended session are kept for the next",
-        *(messages, CONNECTION),
-        "        self._forget_parts()\n        calls = peer.forget_calls()\n",
-        "        calls = peer.forget_calls()\n",
-    ),
-    Planted(
         "a PID of an earlier start stands for a process of this start",
         *(watches, ROUTES),
         "            return read(place, here, self._decode)\n",
@@ -426,12 +420,6 @@ FAULTS = (
         '            each.update(f"{self.pid.node} {member.node} ',
     ),
     Planted(
-        "a spread goes on with the members of keys that it knew",
-        *(groups, SPREAD),
-        "                self._members.remove(pid)\n                self._known.clear()\n",
-        "                self._members.remove(pid)\n",
-    ),
-    Planted(
         "an answer leaves before the commit",
         *(bank, HELD),
         "        if self.is_stored():\n            return value\n",
@@ -604,6 +592,32 @@ FAULTS = (
         "        self.record.owe(self.changes.owed if self.changes else ())\n"
         "        self.changes = None\n"
         "        # Not only",
+    ),
+    Planted(
+        "an unreadable state begins anew",
+        *(bank, ACTIVATION),
+        "            raise StateUnreadableError(\n"
+        "                self.address.kind, self.address.key, state_type.name, str(error)\n"
+        "            ) from None\n",
+        "            return state_type.new()\n",
+    ),
+    Planted(
+        "an unknown field of a state is dropped",
+        *(bank, STATE_TYPES),
+        "        if unknown:\n",
+        "        if not data:\n",
+    ),
+    Planted(
+        "a start loads entities without work to do",
+        *(bank, SCHEDULE),
+        "        found = await store.due(self._now() + _HORIZON, self._limit)\n"
+        "        for moment, address in found:\n"
+        "            if is_here(address):\n"
+        "                self.add(moment, address)\n",
+        "        found = await store.due(1e9, self._limit)\n"
+        "        for _, address in found:\n"
+        "            if is_here(address):\n"
+        "                self.add(0.0, address)\n",
     ),
     Planted(
         "a parked message that has arrived gets a new number",

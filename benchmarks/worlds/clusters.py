@@ -19,7 +19,7 @@ from ergo_py import (
     NodeStoppedError,
     Routing,
 )
-from ergo_py.cluster import Cluster, LeaseLostError, NoMembersError, Singleton, Spread, lease_of
+from ergo_py.cluster import Cluster, LeaseLostError, Singleton, Spread, lease_of
 from ergo_py.testing import World, at_most_one
 from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
@@ -280,7 +280,6 @@ async def groups(world: World) -> None:
     """
     handled: Handled = []
     drained: Drained = {}
-    complaints: list[str] = []
 
     async def start(node: Node) -> None:
         # A program that is stopped while it starts needs longer than the usual time.
@@ -310,7 +309,7 @@ async def groups(world: World) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_drain, world, drained)
         for number, each in enumerate(nodes):
-            nursery.start_soon(_use_spreads, world, each, number, complaints)
+            nursery.start_soon(_use_spreads, world, each, number)
         await trio.sleep(40)
     await world.heal()
     await trio.sleep(SETTLED)
@@ -334,7 +333,6 @@ async def groups(world: World) -> None:
                 yield f"{node} knows {sorted(members)}, and {living} live, {serving} serve"
 
     def effects_are_single(_history: History) -> Iterator[str]:
-        yield from complaints
         for message, times in Counter(message for message, _ in handled).items():
             if times > 1 and message[1] >= 0:
                 yield f"{times} members have got {message}"
@@ -353,7 +351,7 @@ async def groups(world: World) -> None:
     world.check(agree, effects_are_single, choices_agree)
 
 
-async def _use_spreads(world: World, node: WorldNode, client: int, complaints: list[str]) -> None:
+async def _use_spreads(world: World, node: WorldNode, client: int) -> None:
     """Send messages and calls to members, by key or in turn."""
     random = Random(repr((world.plan.seed, "client", client)))
     for step in range(15):
@@ -365,7 +363,5 @@ async def _use_spreads(world: World, node: WorldNode, client: int, complaints: l
                 (await node.wait_up()).send(to, message)
             else:
                 await node.call(to, message, timeout=2.0)
-        except NoMembersError as error:
-            complaints.append(f"{message} on {node.name}: {error}")
         except ErgoError:
             pass

@@ -36,6 +36,8 @@ class DiskStore:
         """All rows, with the moment at which each is due."""
         self.complaints: list[str] = []
         """Writes that no correct keeper asks for."""
+        self.loaded: set[Address] = set()
+        """The addresses whose rows were read."""
         self._read()
 
     def records(self) -> dict[Address, Record]:
@@ -80,8 +82,23 @@ class DiskStore:
         """The rows at these addresses."""
         await self._disk.wait()
         self._check()
+        self.loaded.update(addresses)
         found = [self.rows.get(address) for address in addresses]
         return [None if each is None else each[0] for each in found]
+
+    def fill(self, rows: dict[Address, tuple[Row, float | None]]) -> None:
+        """Begin with rows that an earlier program has left."""
+        for address, (row, due) in rows.items():
+            self._append(address, row.version, due, row.record)
+        self._file.sync()
+        self.rows.update(rows)
+
+    def _append(
+        self, address: Address, version: int, due: float | None, record: bytes | None
+    ) -> None:
+        entry = msgspec.msgpack.encode((*address, version, due, record))
+        sizes = len(entry).to_bytes(4, "big") + crc32(entry).to_bytes(4, "big")
+        self._file.write(sizes + entry)
 
     async def commit(self, writes: Sequence[Write]) -> None:
         """Write rows, and sync. A slow disk takes its time before the writes, before the sync, and
@@ -97,11 +114,7 @@ class DiskStore:
                 raise FencedError(text)
         try:
             for write in writes:
-                entry = msgspec.msgpack.encode(
-                    (*write.address, write.version, write.due, write.record)
-                )
-                sizes = len(entry).to_bytes(4, "big") + crc32(entry).to_bytes(4, "big")
-                self._file.write(sizes + entry)
+                self._append(write.address, write.version, write.due, write.record)
             await self._disk.wait()
             self._file.sync()
         except OSError as error:

@@ -10,6 +10,7 @@ from itertools import permutations
 from random import Random
 from typing import Any
 
+import msgspec
 import trio
 
 from ergo_py import (
@@ -26,7 +27,7 @@ from ergo_py import (
 )
 from ergo_py.entities import Entities, Entity, EntityInspector
 from ergo_py.entities.record import Origin, Record
-from ergo_py.entities.stores.store import Write
+from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import Address, entities_of
 from ergo_py.testing import World, linearizable
 from ergo_py.testing.world.history import History
@@ -46,6 +47,11 @@ SAME = -1
 """The answer of a register that refuses the value that it has."""
 AWAKE = 2
 """The most entities that are awake."""
+UNKNOWN = {"value": 3, "unit": "EUR"}
+ODD = Address("Register", "odd")
+"""A register whose stored state has a field that its class does not have."""
+OLD = {Address("Register", f"old {number}"): (None, 1e6)[number % 2] for number in range(8)}
+"""Registers that no client uses, some with work to do in a distant future."""
 
 
 @dataclass
@@ -338,6 +344,8 @@ class Client:
         """Do all steps."""
         for step in range(STEPS):
             await trio.sleep(self.random.choice((0.0, 0.01, 0.5, 2.0)))
+            if self.pauses.random() < 0.1:
+                await self.use_odd()
             if self.random.random() < 0.4:
                 await self.use_register(f"{self.number}.{step}")
                 continue
@@ -413,6 +421,16 @@ class Client:
         else:
             history.finish(operation, answer, None)
 
+    async def use_odd(self) -> None:
+        """Call a register whose state cannot be read."""
+        try:
+            answer = await self.ask(Register, ODD.key, Put(ODD.key, 5), "", 1)
+        except ValueError as refusal:
+            answer = refusal
+        except ErgoError:
+            return
+        self.book.complaints.append(f"{ODD} answers {answer}, and its state is unreadable")
+
     async def retry_parked(self) -> None:
         """Try parked messages again, again and again."""
         for _ in range(STEPS * 2):
@@ -463,7 +481,10 @@ async def _retry(key: str, node: Node) -> None:
 
 
 async def bank(world: World) -> None:
-    """Acknowledged commands are kept, each takes effect once, and no money is lost."""
+    """Y1, Y2, Y3, Y4, Y5, Y6, Y7, Y8, Y12: acknowledged commands are kept, each takes effect once,
+    and no money is lost; a failed command may be repeated, and service returns. Y10: a state that
+    cannot be read is refused, and stays. Y11: entities without work to do are not loaded.
+    """
     book, clients = await _open(world, attempts=1000)
     async with trio.open_nursery() as nursery:
         for client in clients:
@@ -495,6 +516,8 @@ async def _open(world: World, attempts: int) -> tuple[Book, list[Client]]:
 
     async def start(node: Node) -> None:
         book.store = DiskStore(world.nodes[node.name].disk, book.audit)
+        if not book.stores:
+            book.store.fill(_earlier_rows())
         book.stores.append(book.store)
         await node.spawn(Auditor, book, name="auditor")
         entities = Entities.spec(
@@ -521,6 +544,16 @@ async def _open(world: World, attempts: int) -> tuple[Book, list[Client]]:
         victims=["Account", "Register", "entities"],
     )
     return book, [Client(world, node, book, number) for number in range(CLIENTS)]
+
+
+def _earlier_rows() -> dict[Address, tuple[Row, float | None]]:
+    """The rows that an earlier program has left."""
+    rows: dict[Address, tuple[Row, float | None]] = {}
+    for address, due in {ODD: None, **OLD}.items():
+        record = Record()
+        record.state = msgspec.msgpack.encode(UNKNOWN if address == ODD else {"value": 3})
+        rows[address] = Row(1, record.encode() or b""), due
+    return rows
 
 
 async def _settle(book: Book, seconds: float = 25.0) -> None:
@@ -699,7 +732,19 @@ def few_are_awake(book: Book, _balances: dict[str, Balance], history: History) -
             yield f"{sum(awake.values())} entities are awake at {at:.2f} s"
 
 
+def rows_stay(book: Book, _balances: dict[str, Balance], _history: History) -> Iterator[str]:
+    """Y10, Y11: an unreadable row stays as it is, and rows without work to do are not read."""
+    assert book.store is not None
+    for address, row in _earlier_rows().items():
+        if book.store.rows[address] != row:
+            yield f"the row of {address} was {row}, and is {book.store.rows[address]}"
+    for store in book.stores:
+        if found := sorted(store.loaded & OLD.keys()):
+            yield f"{found} were loaded, without a command and without work to do"
+
+
 CHECKS: tuple[Check, ...] = (
+    rows_stay,
     acknowledged_commands_are_kept,
     messages_wait_for_the_store,
     no_effect_is_doubled,

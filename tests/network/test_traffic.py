@@ -130,7 +130,7 @@ class _Both:
         return network
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 async def test_the_accounts_of_both_nodes_agree_after_losses_and_cuts(
     seed: int, autojump_clock: Any
 ) -> None:

@@ -2,6 +2,9 @@
 searches for all of them.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 
 from benchmarks.planted import find, planted
@@ -19,6 +22,10 @@ SHORT = (
 """The faults that each run of the tests searches for: those with short worlds."""
 SEEN = ("a lease has no margin", "an entity sleeps with held output")
 """Faults that nearly each seed sees, and whose worlds are long: they are not shrunk."""
+
+
+PROMISES, PAGE = "docs/semantics.md", "docs/design/tests.md"
+ROW = r"^\| ([DKY]\d+) \| (.*?) \| (.*?) \|$"
 
 
 @pytest.mark.parametrize(
@@ -52,6 +59,19 @@ def test_each_fault_changes_its_module_and_leaves_it_as_it_was() -> None:
     for fault in FAULTS:
         with planted(fault):
             pass
+
+
+def test_the_page_names_a_world_and_a_fault_for_each_promise_of_nodes_and_entities() -> None:
+    root = Path(__file__).parents[3]
+    promises = re.findall(r"^### ([DKY]\d+) ", (root / PROMISES).read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(ROW, (root / PAGE).read_text("utf-8"), re.MULTILINE)
+    faults = {(fault.world.__name__, fault.name): fault.world for fault in FAULTS}
+
+    assert [promise for promise, _, _ in rows] == promises
+    for promise, world, fault in rows:
+        if world != "none":
+            explored = faults[world.strip("`"), fault]
+            assert re.search(rf"\b{promise}\b", explored.__doc__ or ""), (promise, world)
 
 
 def test_a_fault_without_its_text_is_told() -> None:
