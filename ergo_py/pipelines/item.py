@@ -19,9 +19,10 @@ class Item:
     """Items with the same key keep their order. None for an item without an order."""
     receipt: Any = None
     """The value by which the source acknowledges the item. Only the source reads it."""
-    redelivered: bool = False
-    """Whether the broker says that it has delivered the item before. A killed broker may say so of
-    items that it had not delivered yet. Retries do not depend on it.
+    redelivered: int = 0
+    """How often the broker says that it has delivered the item before; 1 from a broker that does
+    not count. A killed broker may say so of items that it had not delivered yet. The tries of an
+    item do not depend on it.
     """
     error: Exception | None = None
     """The last error, if the item goes to ``poison``."""

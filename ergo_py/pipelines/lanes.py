@@ -52,8 +52,14 @@ class Retry:
 
     times: int
     backoff: Backoff
+    deliveries: int | None = None
+    """How often the broker may deliver an item. An item that comes again after that goes to
+    ``poison`` without another try: it may end each program that handles it. None for no limit.
+    """
 
     def __post_init__(self) -> None:
+        if self.deliveries is not None:
+            check_number("Retry(deliveries)", self.deliveries, least=2, whole=True)
         check_number("Retry(times)", self.times, least=0, whole=True)
         if not isinstance(self.backoff, Backoff):
             raise BadInputError(

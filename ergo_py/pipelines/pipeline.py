@@ -98,6 +98,9 @@ class Pipeline(Actor):
         ):
             if not isinstance(given, kind):
                 raise BadInputError(name, given, f"a {kind.__name__}")
+        if retry.deliveries is not None and poison is None:
+            raise BadInputError("retry", retry, "poison=…, for items after their last delivery")
+        self._deliveries = retry.deliveries
         self._on_stop = on_stop
         self._reader = SourceReader(copy(source), most_unacknowledged, reopen, self._take)
         self._most = most_unacknowledged
@@ -126,8 +129,14 @@ class Pipeline(Actor):
     # -- the way of an item ------------------------------------------------------------------------
 
     def _take(self, items: list[Item]) -> None:
-        now = trio.current_time()
-        self._steps[0].put([Entry(item, now) for item in items])
+        now, most = trio.current_time(), self._deliveries
+        entries = [Entry(item, now) for item in items]
+        if most is not None:
+            for entry in entries:
+                if entry.item.redelivered >= most:
+                    self._give_up(entry, RuntimeError(f"delivered {most} times, and never done"))
+            entries = [entry for entry in entries if entry.item.redelivered < most]
+        self._steps[0].put(entries)
 
     def _acknowledge(self, entries: Sequence[Entry]) -> None:
         self._settle(entries, None)

@@ -27,7 +27,8 @@ class Broker:
     """
 
     def __init__(self, *numbers: int, key: Callable[[int], Hashable] = lambda _: None) -> None:
-        self.ready = deque((number, False) for number in numbers)
+        self.ready = deque((number, 0) for number in numbers)
+        """With the number of deliveries before."""
         self.key = key
         self.delivered: dict[int, int] = {}
         """Unacknowledged, with the number of the opening."""
@@ -62,7 +63,7 @@ class BrokerSource(Source):
         broker.fault("open")
         left = sorted(broker.delivered)
         broker.delivered.clear()
-        broker.ready.extendleft((number, True) for number in reversed(left))
+        broker.ready.extendleft((number, 1) for number in reversed(left))
 
     def take(self, most: int) -> list[Item]:
         broker = self.broker

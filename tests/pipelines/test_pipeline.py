@@ -350,6 +350,22 @@ async def test_an_item_that_its_broker_marks_as_redelivered_has_all_its_tries() 
     assert (sink.bodies, dead.bodies) == ([1], [])
 
 
+@in_virtual_time
+async def test_an_item_goes_to_poison_untried_after_its_last_delivery() -> None:
+    """An item that ends its program has no error, and no try that counts."""
+    broker, sink, dead = Broker(1, 2, 3), Collect(), Collect()
+    broker.ready.clear()
+    broker.ready.extend([(1, 2), (2, 3), (3, 0)])
+    limit = Retry(2, Backoff(1.0, 1.0), deliveries=3)
+
+    async with running(broker, sink, poison=dead, retry=limit) as node:
+        await until(lambda: broker.is_done)
+        failed = (await node.inspect("jobs"))["failed"]
+
+    assert (sink.bodies, dead.bodies, failed) == ([1, 3], [2], "1")
+    assert sorted(broker.acknowledged) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("poison", [None, "nobody"])
 @in_virtual_time
 async def test_an_item_without_poison_is_left_to_the_broker_and_not_acknowledged(
@@ -725,6 +741,8 @@ async def test_an_actor_at_the_end_acknowledges_by_its_answer_and_may_be_absent(
         lambda: Pipeline(BrokerSource(Broker()), Collect(), most_unacknowledged=0),
         lambda: Pipeline(BrokerSource(Broker()), Collect(), retry=3),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         lambda: Retry(-1, Backoff(1.0, 1.0)),
+        lambda: Retry(1, Backoff(1.0, 1.0), deliveries=1),
+        lambda: Pipeline(Source(), Sink(), retry=Retry(1, Backoff(1.0, 1.0), deliveries=2)),
         lambda: Retry(1, 2.0),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         lambda: Double().times(0),
         lambda: Collect(batch=0),

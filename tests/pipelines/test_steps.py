@@ -81,7 +81,7 @@ async def test_items_of_a_source_on_another_node_wait_for_the_node_of_the_end() 
             async with running_node("shop@test", network=network, limit=1000.0) as here:
                 await here.spawn(Orders, seen, name="orders")
                 await until(lambda: broker.is_done)
-            broker.ready.extend((number, False) for number in more)
+            broker.ready.extend((number, 0) for number in more)
             await trio.sleep(10.0)
 
     assert before == []

@@ -77,9 +77,11 @@ class AMQP(Broker[pika.BlockingConnection, int]):
     def _find(
         self, _: BlockingChannel, sent: Basic.Deliver, properties: BasicProperties, body: bytes
     ) -> None:
-        key = (properties.headers or {}).get("key")
+        headers = properties.headers or {}
+        key, again = headers.get("key"), headers.get("x-delivery-count")  # of a quorum queue
         order = key if isinstance(key, str | bytes | int) else None
-        self.find(body, order, sent.delivery_tag or 0, sent.redelivered)
+        times = again if isinstance(again, int) else int(sent.redelivered)
+        self.find(body, order, sent.delivery_tag or 0, times)
 
     def _note_gone(self, *_: object) -> None:
         self._is_gone = True

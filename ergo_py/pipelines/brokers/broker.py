@@ -184,7 +184,7 @@ class Broker(Source, Sink, Generic[L, P]):
         body: object,
         key: Hashable,
         place: P,
-        is_redelivered: bool,
+        redelivered: int,
         receipt: Hashable | None = None,
     ) -> None:
         """A message has come: an item for ``take``, unless the pipeline has it already. A broker
@@ -194,7 +194,7 @@ class Broker(Source, Sink, Generic[L, P]):
             self._count += 1
             receipt = self._count
         if receipt not in self.held:
-            self.found.append(Item(body, key, receipt, is_redelivered))
+            self.found.append(Item(body, key, receipt, redelivered))
         self.held[receipt] = place
 
     def take(self, most: int) -> list[Item]:

@@ -107,7 +107,7 @@ class JetStream(Broker[NatsClient, str]):
         subject = message.subject if {*"*>"} & {*self._subject} else None
         number = message.metadata.sequence.stream
         # A killed server may have forgotten that it has delivered the item.
-        again = message.metadata.num_delivered > 1 or number <= self._highest
+        again = max(message.metadata.num_delivered - 1, number <= self._highest)
         order = subject if key is None else key_of(key)
         self.find(message.data, order, message.reply, again, number)
         self._highest = max(self._highest, number)

@@ -103,7 +103,7 @@ class PostgresQueue(Broker[Connection, int]):
         if not rows and self._execute(_RELEASE, old=None, held=[]).rowcount:
             rows = self._execute(_TAKE, most=most).fetchall()
         for number, key, body, count in sorted(rows):
-            self.find(body, key, number, count > 1, number)
+            self.find(body, key, number, count - 1, number)
 
     def wait(self, seconds: float) -> None:
         """Wait until a `PostgresQueue` has put items."""

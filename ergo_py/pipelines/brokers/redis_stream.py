@@ -1,6 +1,6 @@
 """`RedisStream`: a stream of Redis with a group of consumers, as a source and as a sink."""
 
-from typing import Final, TypeAlias, Unpack, cast
+from typing import Any, Final, TypeAlias, Unpack, cast
 
 import redis
 from redis.typing import EncodableT, FieldT
@@ -84,15 +84,15 @@ class RedisStream(Broker[redis.Redis, bytes]):
         while self._next != b">" and not self.found:
             entries = self._entries(most, None)
             self._next = entries[-1][0] if entries else b">"
-            self._find(entries, is_redelivered=True)
+            self._find(entries, again=True)
         if not self.found:
             block = max(1, int(seconds * 1000)) if seconds else None
-            self._find(self._entries(most, block), is_redelivered=False)
+            self._find(self._entries(most, block), again=False)
         if not self.found and not seconds:
             claim = self.link.xautoclaim(
                 self._stream, self._group, self._consumer, self._idle, count=most
             )
-            self._find(cast(list[Entries], claim)[1], is_redelivered=True)
+            self._find(cast(list[Entries], claim)[1], again=True)
 
     def _entries(self, most: int, block: int | None) -> Entries:
         found = self.link.xreadgroup(
@@ -100,12 +100,22 @@ class RedisStream(Broker[redis.Redis, bytes]):
         )
         return cast(list[tuple[bytes, Entries]], found)[0][1] if found else []
 
-    def _find(self, entries: Entries, *, is_redelivered: bool) -> None:
+    def _deliveries(self, entries: Entries) -> dict[bytes, int]:
+        """How often the group has delivered these entries, which are not new: twice at least."""
+        numbers = [number for number, _ in entries]
+        which = (numbers[0], numbers[-1], len(numbers), self._consumer)
+        rows: Any = self.link.xpending_range(self._stream, self._group, *which)
+        twice = dict.fromkeys(numbers, 2)
+        return twice | {row["message_id"]: row["times_delivered"] for row in rows}
+
+    def _find(self, entries: Entries, *, again: bool) -> None:
+        deliveries = self._deliveries(entries) if again and entries else {}
         for number, fields in entries:
             if fields is not None:
                 # An entry of another program may have no body; it must not hold up the others.
                 body = fields.get(b"body", b"")
-                self.find(body, fields.get(b"key"), number, is_redelivered, number)
+                times = deliveries.get(number, 1) - 1
+                self.find(body, fields.get(b"key"), number, times, number)
 
     def confirm(self, places: list[bytes]) -> None:
         """Acknowledge items."""

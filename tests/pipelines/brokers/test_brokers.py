@@ -61,6 +61,33 @@ def test_the_broker_has_an_acknowledgement_when_ack_returns(
     source.close()
 
 
+def test_an_item_tells_how_often_it_was_delivered(broker: tuple[str, BrokerServer]) -> None:
+    """Also a quorum queue of RabbitMQ; MQTT and other queues know only whether it was."""
+    name, server = broker
+    if name == "mosquitto":
+        pytest.skip("has a mark, and no count")
+    if name == "rabbitmq":
+        make_quorum_queue(server, "counted")
+    rig, counts = Rig(server, "counted"), []
+    rig.put([b"a"])
+    for _ in range(4):
+        source = rig.source()
+        source.open()
+        counts += [item.redelivered for item in taken(source, 1)]
+        source.close()
+
+    assert counts == [0, 1, 2, 3]
+
+
+def make_quorum_queue(server: BrokerServer, queue: str) -> None:
+    import pika
+
+    url = server.text("").split('"')[1]
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        kind = {"x-queue-type": "quorum"}
+        connection.channel().queue_declare(queue, durable=True, arguments=kind)
+
+
 def test_a_mosquitto_that_is_killed_between_two_saves_forgets_the_last_items() -> None:
     """It loses the items since the last save, and takes their acknowledgements back: the
     documented reason to set ``autosave_interval``.
@@ -194,7 +221,8 @@ from ergo_py.supervision import Budget
 
 class Write(Sink):
     def handle_batch(self, items):
-        sys.stdout.write("".join(f"{item.body.decode()} {item.redelivered:d}\\n" for item in items))
+        lines = [f"{item.body.decode()} {item.redelivered > 0:d}\\n" for item in items]
+        sys.stdout.write("".join(lines))
         sys.stdout.flush()
 
 async def main(node):

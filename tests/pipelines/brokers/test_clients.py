@@ -144,6 +144,10 @@ class OddEntries:
         found, self.entries = self.entries, []
         return [(b"jobs", found)] if found else []
 
+    def xpending_range(self, *_: object, **__: object) -> list[Any]:
+        """It has been restarted, and knows nothing of them."""
+        return []
+
     def close(self) -> None:
         """Disconnect."""
 
@@ -157,7 +161,7 @@ def test_an_entry_of_redis_without_a_body_is_an_item_and_holds_up_no_others(
     source = pipelines.RedisStream("redis://localhost", "jobs")
     source.open()
 
-    assert [item.body for item in source.take(10)] == [b"", b"item"]
+    assert [(item.body, item.redelivered) for item in source.take(10)] == [(b"", 1), (b"item", 1)]
 
 
 class OddOffsets:
@@ -280,9 +284,7 @@ class FakeBroker(Broker[Fake, str]):
         for _ in range(min(most, len(self.left))):
             number = self.left.popleft()
             receipt = number if self.places_last else None
-            self.find(
-                b"%d" % number, None, f"place {number}", is_redelivered=False, receipt=receipt
-            )
+            self.find(b"%d" % number, None, f"place {number}", redelivered=0, receipt=receipt)
 
     def confirm(self, places: list[str]) -> None:
         self.link.confirmed += places
