@@ -146,7 +146,8 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         "mosquitto, NATS), with ITEMS=100000 items and 51 kills of consumer, program and broker, "
         "and measure them beside the bare loop",
         'ERGO_BROKERS="${ITEMS:-100000}" "$python" -m pytest tests/pipelines/brokers '
-        'tests/examples/test_cookbook.py tests/devices/test_postgres_listen.py -rP "$@"\n'
+        "tests/examples/test_cookbook.py tests/devices/test_postgres_listen.py "
+        'tests/devices/test_mqtt_topics.py -rP "$@"\n'
         '"$python" -m benchmarks.broker_throughput',
     ),
     "sizing": Command(

@@ -67,6 +67,12 @@ FOREIGN: Final = {
     },
     "testing/world/tasks.py": {"status._scope.shield"},
     # paho-mqtt
+    "devices/mqtt_topics.py": {
+        "client.on_connect",
+        "client.on_message",
+        "client.on_publish",
+        "client.on_subscribe",
+    },
     "pipelines/brokers/mqtt.py": {
         "client.on_connect",
         "client.on_message",

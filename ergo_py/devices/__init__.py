@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .can_bus import CAN
     from .messages import DeviceClosedError, DeviceData, DeviceLost, DeviceOpened, DeviceSend
     from .modbus import Modbus
+    from .mqtt_topics import MQTTTopics
     from .postgres_listen import PostgresListen
     from .serial_line import Serial
     from .zmq_socket import ZMQ
@@ -26,6 +27,7 @@ __all__ = [
     "DeviceLost",
     "DeviceOpened",
     "DeviceSend",
+    "MQTTTopics",
     "Modbus",
     "PostgresListen",
     "Serial",
@@ -39,12 +41,14 @@ if not TYPE_CHECKING:
             "can_bus": "CAN",
             "messages": "DeviceClosedError DeviceData DeviceLost DeviceOpened DeviceSend",
             "modbus": "Modbus",
+            "mqtt_topics": "MQTTTopics",
             "postgres_listen": "PostgresListen",
             "serial_line": "Serial",
             "zmq_socket": "ZMQ",
         },
         {
             "CAN": "can",
+            "MQTTTopics": "mqtt",
             "Modbus": "modbus",
             "PostgresListen": "postgres",
             "Serial": "serial",

@@ -24,7 +24,7 @@ from tests.pipelines.brokers.rigs import put
 from tests.postgres import PostgresServer, database_at, needs_postgres
 from tests.support import short_directory
 
-__all__ = ["BROKERS", "BrokerServer", "Rig", "missing", "started"]
+__all__ = ["BROKERS", "BrokerServer", "MosquittoServer", "Rig", "missing", "started"]
 
 _LIMIT: Final = 60.0
 _NATS: Final = str(Path(sys.executable).with_name("nats-server"))
