@@ -105,6 +105,42 @@ async def test_the_speed_comes_from_the_bus() -> None:
             await eventually(lambda: bool(speed.kilometers == 100.0))
 
 
+async def test_the_temperature_is_that_of_the_line_until_it_is_lost(short_path: Path) -> None:
+    pytest.importorskip("serial", reason="needs pyserial")
+    from tests.devices.cable import Cable
+
+    line = Cable(short_path)
+    line.plug()
+    async with running_node() as node:
+        thermometer = await spawned(node, "serial_thermometer.py", "Thermometer", str(line.path))
+        await eventually(lambda: line.read() == b"T?\n")
+        line.send(b"21.5\n")
+        await eventually(lambda: bool(thermometer.degrees == 21.5))
+        line.unplug()
+        await eventually(lambda: thermometer.degrees is None)
+
+
+@WITH_SERVERS
+async def test_the_lamp_follows_its_switch() -> None:
+    if reason := missing("mosquitto"):
+        pytest.skip(reason)
+    with started("mosquitto") as server:
+        url = server.text("").split('"')[1]
+        lamp = pipelines.MQTT(url, "hall/lamp", session="lamp")
+        lamp.open()
+        async with running_node() as node:
+            await spawned(node, "mqtt_lamp.py", "Lamp", url)
+
+            def press_and_look() -> bool:
+                # Again and again: a subscription takes its time.
+                put(pipelines.MQTT(url, "hall/switch"), [b"1"])
+                lamp.wait(0.05)
+                return b"on" in [item.body for item in lamp.take(10)]
+
+            await eventually(press_and_look)
+        lamp.close()
+
+
 async def test_the_prices_come_from_the_publisher(short_path: Path) -> None:
     zmq = pytest.importorskip("zmq", reason="needs pyzmq")
     address = f"ipc://{short_path}/prices"
