@@ -132,9 +132,13 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
     ),
     "upgrades": Command(
         "connect 100,000 peers while 1,000 upgrades replace their program, and check its counter; "
-        "--upgrades 50 --peers 5000 for fewer; --connections 5000 moves so many open connections "
-        "with an upgrade",
+        "--upgrades 50 --peers 5000 for fewer",
         '"$python" -m benchmarks.upgrades "$@"',
+    ),
+    "moves": Command(
+        "move 10,000 open connections with an upgrade, of TCP and of WebSockets, beside a move by "
+        "hand; --connections 1000 --only websocket for fewer",
+        '"$python" -m benchmarks.moves "$@"',
     ),
     "soak-nodes": Command(
         "run four programs on a NATS server for ten minutes, with seeded kills of programs and "
