@@ -160,7 +160,7 @@ class MapKeeper(Actor):
                 await self._assign()
             except EntityStoreError as error:
                 self._is_loaded = False  # a failed write may have happened
-                self.log.warning("the map of shards cannot be stored", why=str(error))
+                self.log.warning("the map of shards cannot be read or stored", why=str(error))
                 await trio.sleep(_PAUSE)
                 continue
             self._balance()
@@ -173,7 +173,7 @@ class MapKeeper(Actor):
         if row is None:
             self._map, self._row = ShardMap.new(self._count), 0
         else:
-            self._map, self._row = ShardMap.decode(row.record), row.version
+            self._map, self._row = self._decoded(row.record), row.version
         if len(self._map.places) != self._count:
             raise EntityStoreError(
                 f"the entities {self._name!r} have {len(self._map.places)} shards, and this "
@@ -185,6 +185,16 @@ class MapKeeper(Actor):
             elif pid not in self._hosts:
                 self._dead.add(pid)
         self._is_loaded = True
+
+    def _decoded(self, record: bytes) -> ShardMap:
+        try:
+            return ShardMap.decode(record)
+        except ValueError as error:
+            raise EntityStoreError(
+                f"the row {map_address(self._name)} of the store is no map of shards: {error}; "
+                "hosts keep the shards that they have, and none moves. Put the row back from a "
+                "backup, or delete it while all nodes are stopped: then a new map is made"
+            ) from error
 
     async def _take_from_ended(self) -> None:
         """Find the hosts that have ended, by their leases. All leases are watched from the
@@ -222,7 +232,8 @@ class MapKeeper(Actor):
         """Give shards without a host to the others."""
         hosts = [each for each, host in self._hosts.items() if self._takes(host)]
         released = {each for host in self._hosts.values() for each in host.released}
-        after = self._map.assign(hosts, self._dead, released)
+        newest = max((each.version for each in self._hosts.values()), default=0)
+        after = self._map.ahead_of(newest).assign(hosts, self._dead, released)
         if after is self._map:
             return
         write = Write(
@@ -234,6 +245,9 @@ class MapKeeper(Actor):
             # Another keeper has written: the lease of this one may be over.
             self._is_loaded = False
             return
+        if newest > self._map.version:
+            why = f"hosts have version {newest}, and the store had {self._map.version}"
+            self.log.warning("the store was put back to an older map of shards", why=why)
         self._map, self._row = after, self._row + 1
         self._dead &= after.hosts()
         for pid in self._hosts:

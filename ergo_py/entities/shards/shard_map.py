@@ -118,6 +118,16 @@ class ShardMap(NamedTuple):
             return self
         return ShardMap(self.version + 1, last, tuple(places))
 
+    def ahead_of(self, version: int) -> "ShardMap":
+        """The same places in a map that is newer than ``version``, if this map is older: the store
+        has gone back to a backup. No token of the lost maps is given again: each map has at most
+        a new token for each shard.
+        """
+        lost = version - self.version
+        if lost <= 0:
+            return self
+        return ShardMap(version + 1, self.last + lost * len(self.places), self.places)
+
     def excess(
         self, hosts: Iterable[PID], leaving: Collection[PID]
     ) -> dict[PID, list[tuple[int, int]]]:

@@ -11,6 +11,7 @@ from ..._core.vocabulary.public_names import show_public_names
 from ...entity_handles import Address
 from ...network.stores.file_locks import locked_file
 from ..errors import EntityStoreError, FencedError
+from .file_systems import check_local_disk
 from .store import Due, Row, Write
 from .threaded import ThreadedStore
 
@@ -112,6 +113,7 @@ class _File:
         """The highest token that was claimed for each shard. No other program writes to the
         file, so that a commit need not read them.
         """
+        check_local_disk(path)
         self._lock = _lock(path)
         try:
             self._open()

@@ -33,6 +33,18 @@ def test_a_shard_that_was_released_under_an_older_token_stays() -> None:
     assert map.assign([], HOSTS, ()) is map
 
 
+def test_a_map_of_a_backup_gets_ahead_of_the_lost_maps_and_of_their_tokens() -> None:
+    backup = ShardMap.new(3).assign(HOSTS[:1], (), ())
+    lost = backup.assign(HOSTS[:2], HOSTS[:1], ()).assign(HOSTS[:1], HOSTS[1:2], ())
+
+    ahead = backup.ahead_of(lost.version)
+
+    assert ahead.version > lost.version
+    assert ahead.last >= lost.last
+    assert ahead.places == backup.places
+    assert lost.ahead_of(backup.version) is lost
+
+
 @given(
     st.integers(1, 40),
     st.lists(

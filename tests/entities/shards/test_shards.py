@@ -31,7 +31,7 @@ from ergo_py.entities.shards.host import PassedCaller
 from ergo_py.entities.shards.map_keeper import MapKeeper, host_lease, map_address
 from ergo_py.entities.shards.shard_map import Place, ShardMap
 from ergo_py.entities.shards.wire import ENTITY
-from ergo_py.entities.stores.store import Write
+from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import entities_of, inspections
 from ergo_py.errors import ServiceBusyError
 from ergo_py.methods import cast
@@ -471,3 +471,47 @@ async def test_shards_need_a_network_and_a_name() -> None:
         spec = Entities.spec(MemoryStore(), [Counting], shards=4)
         with pytest.raises(InitError, match="has no network"):
             await node.spawn(spec, name="entities")
+
+
+@simulated(seeds=1)
+async def test_a_damaged_row_of_the_map_stops_moves_and_not_the_nodes(world: World) -> None:
+    store = MemoryStore()
+    nodes = await start_nodes(world, store, 2)
+    assert await add(nodes[0], "it", timeout=30) == 1
+    await trio.sleep(10)  # no shard moves any longer
+    row = map_address("entities")
+    whole, due = store.rows[row]
+
+    store.rows[row] = Row(whole.version, b"[1, 2"), due
+    (host,) = [each for each in nodes if each.node.whereis("entities.map") is not None]
+    keeper = host.node.whereis("entities.map")
+    assert keeper is not None
+    host.node.kill(keeper)
+    await trio.sleep(60)
+
+    assert await add(nodes[0], "it") == 2
+    assert store.rows[row][0].record == b"[1, 2"
+    store.rows[row] = whole, due
+    await trio.sleep(5)
+    assert not await nodes[0].run(lambda node: node.drain(timeout=30.0))
+    assert await add(nodes[1], "it", timeout=30) == 3
+
+
+@simulated(seeds=1)
+async def test_rows_that_go_back_to_a_backup_are_loaded_again_by_running_nodes(
+    world: World,
+) -> None:
+    store = MemoryStore()
+    nodes = await start_nodes(world, store, 2)
+    assert await add(nodes[0], "it", timeout=30) == 1
+    backup = dict(store.rows)
+    assert await add(nodes[0], "it") == 2
+
+    store.rows.clear()
+    store.rows.update(backup)
+
+    with pytest.raises(TargetDownError):
+        await add(nodes[0], "it")
+    assert await add_again(nodes[0], "it", 1, once="later", timeout=5.0) == 2
+    assert not await nodes[0].run(lambda node: node.drain(timeout=30.0))
+    assert await add(nodes[1], "it", timeout=30) == 3

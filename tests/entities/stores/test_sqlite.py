@@ -167,3 +167,38 @@ def test_a_wrong_path_is_refused(path: Any) -> None:
 def test_statements_have_no_numbered_parameters() -> None:
     # Python 3.14 refuses them with a sequence of values; 3.11 does not even warn.
     assert re.findall(r"\?[0-9]", inspect.getsource(sqlite)) == []
+
+
+MOUNTS = """
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+30 21 0:40 / {home} rw,relatime - nfs4 server:/home rw,vers=4.2
+31 30 0:41 / {local} rw - ext4 /dev/sdb1 rw
+"""
+
+
+async def test_a_network_file_system_is_refused_by_name(tmp_path: Path, monkeypatch: Any) -> None:
+    home, table = tmp_path / "a home", tmp_path / "mountinfo"
+    local = home / "scratch"
+    local.mkdir(parents=True)
+    escaped = {"home": home, "local": local}
+    text = MOUNTS.format(
+        **{name: str(path).replace(" ", r"\040") for name, path in escaped.items()}
+    )
+    table.write_text(text, encoding="utf-8")
+    monkeypatch.setattr("ergo_py.entities.stores.file_systems.MOUNTS", str(table))
+
+    with pytest.raises(InitError, match=r"network file system \(nfs4 at .*Postgres"):
+        async with open_bank(SQLite(home / "state.db")):
+            pass
+    assert not list(home.glob("state.db*"))
+    async with opened_store(SQLite(local / "state.db")) as store:
+        assert await store.load([ADA]) == [None]
+
+
+async def test_a_system_without_a_table_of_mounts_refuses_no_file(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("ergo_py.entities.stores.file_systems.MOUNTS", str(tmp_path / "missing"))
+
+    async with opened_store(SQLite(tmp_path / "state.db")) as store:
+        assert await store.load([ADA]) == [None]
