@@ -9,7 +9,6 @@ from ._core.kernel import Kernel
 from ._core.metas.meta import Meta
 from ._core.processes.process import Process, processes_of
 from ._core.vocabulary.errors import CallTimeoutError, TargetDownError
-from ._core.vocabulary.ids import PID, Alias
 from ._core.vocabulary.messages import Drain
 from ._core.vocabulary.options import check_number
 
@@ -38,13 +37,17 @@ async def drain(
     unfinished: list[str] = []
     kernel.begin_drain()
 
-    async def ask(to: PID | Alias, name: str) -> None:
+    async def ask(each: Process | Meta, name: str) -> None:
         try:
-            cut = await call(to, Drain(timeout), timeout=timeout + _GRACE)
+            cut = await call(each.id, Drain(timeout), timeout=timeout + _GRACE)
         except CallTimeoutError:
             unfinished.append(f"{name}: no answer within {timeout:g} s")
         except TargetDownError:
-            pass  # it has ended, and so has its work
+            # It was killed, perhaps, and its children still end: a caller is told at once.
+            with trio.move_on_after(max(0.0, began + timeout - now())) as scope:
+                await each.wait_gone()
+            if scope.cancelled_caught:
+                unfinished.append(f"{name}: it has not ended within {timeout:g} s")
         except Exception as error:  # it refuses, by any error
             unfinished.append(f"{name}: {type(error).__qualname__}: {error}")
         else:
@@ -52,8 +55,8 @@ async def drain(
                 unfinished.append(f"{name}: {cut} cut off")
 
     async with trio.open_nursery() as nursery:
-        for to, name in _draining(kernel):
-            nursery.start_soon(ask, to, name)
+        for each, name in _draining(kernel):
+            nursery.start_soon(ask, each, name)
     network = cast("Network | None", kernel.router.remote)
     if network is not None:
         network.refuse_calls()
@@ -65,7 +68,7 @@ async def drain(
     return unfinished
 
 
-def _draining(kernel: Kernel) -> list[tuple[PID | Alias, str]]:
+def _draining(kernel: Kernel) -> list[tuple[Process | Meta, str]]:
     """The processes and meta-processes that take part in a drain, with their names."""
     metas = [meta for meta in kernel.router.registry.aliases.values() if isinstance(meta, Meta)]
     named: list[tuple[Process | Meta, str | None]] = [
@@ -73,7 +76,7 @@ def _draining(kernel: Kernel) -> list[tuple[PID | Alias, str]]:
         *((meta, None) for meta in metas),
     ]
     return [
-        (each.id, f"{name or each.callbacks.behaviour} {each.id}")
+        (each, f"{name or each.callbacks.behaviour} {each.id}")
         for each, name in named
         if getattr(each.behaviour, "drains", False)
     ]
