@@ -52,7 +52,7 @@ myst_heading_anchors = 3
 
 autodoc_default_options = {
     "members": True,
-    "inherited-members": "object,Exception,BaseException,Generic,tuple,Enum",
+    "inherited-members": "object,Exception,BaseException,OSError,Generic,tuple,Enum",
 }
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -305,6 +305,14 @@ def depended_on(app: Any, path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
+def drop_words_of_named_tuples(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """A field without a docstring has that of `collections.namedtuple`, which says nothing."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
 def add_navigation(app: Any, docname: str, source: list[str]) -> None:
     for caption, pages in NAVIGATION.get(docname, {}).items():
         lines = "\n".join(pages)
@@ -374,6 +382,7 @@ def setup(app: Any) -> None:
     for handler in (mark_new_lines, add_keywords, add_navigation, show_changelog):
         app.connect("source-read", handler)
     app.connect("build-finished", check_search)
+    app.connect("autodoc-process-docstring", drop_words_of_named_tuples)
     # napoleon takes the words before a colon in the docstring of an attribute for its type.
     GoogleDocstring._parse_attribute_docstring = GoogleDocstring._consume_to_end
     # napoleon asks every member for its docstring, private members too, and some of those raise an

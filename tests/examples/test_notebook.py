@@ -38,13 +38,14 @@ async def run_notebook(name: str) -> list[Any]:
     ]
 
 
-def test_the_notebook_runs_and_shows_the_tree_and_the_facts_about_a_process() -> None:
-    _, _, total, tree, info, _ = asyncio.run(run_notebook("first_steps.ipynb"))
+def test_the_notebook_runs_and_shows_the_tree_a_process_and_an_entity() -> None:
+    _, _, total, tree, info, balance, entity, _ = asyncio.run(run_notebook("first_steps.ipynb"))
 
-    assert total == 0 + 1 + 2 + 3 + 4
+    assert (total, balance) == (0 + 1 + 2 + 3 + 4, 30)
     shown = as_jupyter_does(tree)
     assert shown.startswith("<pre>notebook@localhost\n")
     assert "counter Counter &lt;PID 2 notebook@localhost&gt;" in shown
     facts = as_jupyter_does(info)
     assert facts.startswith("<table><tr><th>")
     assert "<td>&lt;PID 2 notebook@localhost&gt;</td>" in facts
+    assert "ada" in as_jupyter_does(entity)

@@ -349,7 +349,7 @@ def test_the_first_steps_of_a_newcomer_are_taken_and_timed(dist: Path, walk: Wal
     (wheel,) = dist.glob("*.whl")
     with short_directory() as place:
         with walk.step(STEPS[1]):
-            programs = environment(place / ".venv", wheel)
+            programs = environment(place / ".venv", f"{wheel}[network]")
         (place / "work").mkdir()
         newcomer = Newcomer(place / "work", programs)
         where = ask(newcomer, "python -c 'import ergo_py; print(ergo_py.__file__)'")
@@ -371,11 +371,31 @@ def test_the_first_steps_of_a_newcomer_are_taken_and_timed(dist: Path, walk: Wal
 
 
 def look_at_the_demo(newcomer: Newcomer) -> None:
+    """All of it runs from the wheel, and a killed part comes back."""
     with started(newcomer, "ergo demo --no-browser") as demo:
         assert demo.stdout is not None
         address = demo.stdout.readline().split("#")[0].strip()
         with urlopen(address, timeout=60) as page:
             assert b"<title>" in page.read()
+        while "Ctrl-C" not in demo.stdout.readline():
+            pass
+        before = processes_of_the_demo(newcomer)
+        names = {"intake", "entities", "worker-1", "worker-2", "worker-3", "pump", "moody"}
+        assert names <= before.keys()
+        for killed in ("intake", "worker-1"):
+            ask(newcomer, f"ergo kill demo {killed} --yes")
+        now = before
+        while not all(
+            now.get(name) not in (None, before[name]) for name in ("intake", "pump", "worker-1")
+        ):
+            now = processes_of_the_demo(newcomer)
+        assert now["entities"] == before["entities"]
+
+
+def processes_of_the_demo(newcomer: Newcomer) -> dict[str, object]:
+    """The numbers of the named processes."""
+    listed = json.loads(ask(newcomer, "ergo ps demo --json"))["rows"]
+    return {each["name"]: each["id"] for each in listed if each["name"]}
 
 
 def meet_the_program_of_the_readme(newcomer: Newcomer, walk: Walk) -> None:

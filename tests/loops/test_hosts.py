@@ -101,27 +101,25 @@ def test_ipython_awaits_the_verbs_of_a_node() -> None:
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["total 3"]), done.stderr
 
 
-def test_a_notebook_awaits_the_verbs_of_a_node() -> None:
+def test_the_notebook_of_the_examples_runs_in_jupyter() -> None:
     pytest.importorskip("ipykernel")
-    nbclient: Any = pytest.importorskip("nbclient")
-    nbformat: Any = pytest.importorskip("nbformat")
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell).strip()) for cell in CELLS]
-    )
-    program = "import sys, json, nbclient, nbformat; "
-    program += "n = nbformat.reads(sys.stdin.read(), 4); "
+    pytest.importorskip("nbclient")
+    program = "import sys, json, nbclient, nbformat; n = nbformat.read(sys.argv[1], 4); "
     program += "nbclient.NotebookClient(n, timeout=60, kernel_name='python3').execute(); "
-    program += "print(n.cells[2].outputs[0].text)"
-    assert nbclient
+    program += "print(json.dumps([each for cell in n.cells for each in cell.get('outputs', ())]))"
+
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        input=nbformat.writes(notebook),
+        [sys.executable, "-c", program, str(ROOT / "examples/notebook/first_steps.ipynb")],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
-    assert (done.returncode, done.stdout.strip()) == (0, "total 3"), done.stderr
+
+    assert done.returncode == 0, done.stderr
+    shown = [each["data"] for each in json.loads(done.stdout.splitlines()[-1])]
+    kinds = [data.get("text/html", data["text/plain"])[:5] for data in shown]
+    assert kinds == ["10", "<pre>", "<tabl", "30", "<tabl"]
 
 
 @takes_seconds

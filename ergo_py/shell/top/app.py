@@ -195,7 +195,7 @@ class TopApp(App[None]):
                 ("q", "quit"),
                 ("enter", "open"),
                 ("/", "filter"),
-                ("m r l t i", "sort"),
+                (" ".join(_SORTS), "sort"),
                 ("c", "crashes"),
                 ("v", "tree"),
                 ("space", "go on" if watch.is_paused else "pause"),
