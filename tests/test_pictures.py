@@ -80,12 +80,10 @@ def test_a_picture_shows_no_path_of_a_machine_and_fetches_nothing(name: str) -> 
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_shown_in_the_readme_and_on_the_index_page(name: str) -> None:
-    for page, folder in (
-        (ROOT / "README.md", "docs/pictures"),
-        (ROOT / "docs/index.md", "pictures"),
-    ):
-        assert f"![{LABELS[name]}]({folder}/{name}.svg)" in page.read_text(encoding="utf-8")
+def test_a_picture_is_shown_on_the_index_page(name: str) -> None:
+    page = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+
+    assert f"![{LABELS[name]}](pictures/{name}.svg)" in page
 
 
 def test_the_recording_of_the_demonstration_has_all_lines_that_it_prints() -> None:
