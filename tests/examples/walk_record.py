@@ -18,7 +18,7 @@ STEPS: Final = (
     "build wheel and sdist from a checkout",
     "make an environment, and install the wheel",
     "`ergo --version`",
-    "`ergo demo`, until its page answers",
+    "`ergo demo`: its page answers, two parts are killed and come back",
     "the program of the README, until it listens",
     "three numbers, a crash, and a number for the successor",
     "`ergo ps` and `ergo crashes` of that program",
