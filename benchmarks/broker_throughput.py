@@ -4,9 +4,13 @@
 
 The bare loop takes and acknowledges the same items in the same sizes, in a plain thread without a
 node. The pipeline adds its thread, its counters and the hand-over of each batch.
+
+With ``FASTSTREAM=/path/to/python``, a Python that has ``faststream[rabbit]``, FastStream takes the
+items of the same queue of RabbitMQ, too.
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -66,10 +70,24 @@ def piped(rig: SourceRig) -> None:
     trio.run(run)
 
 
-def measured(rig: SourceRig, work: object) -> tuple[float, float]:
-    """Items per second, and microseconds of processor time per item, in this program."""
+def fill(rig: SourceRig) -> None:
     for _ in range(ITEMS // 5_000):
         rig.put([BODY] * 5_000)
+
+
+def by_faststream(rig: Rig, python: str) -> tuple[float, float]:
+    """The same figures of FastStream, in a program of its own."""
+    fill(rig)
+    url = rig.server.text(rig.queue).split('"')[1]
+    program = Path(__file__).parent / "peers" / "with_faststream.py"
+    command = [python, str(program), url, rig.queue, str(ITEMS)]
+    wall, cpu = map(float, subprocess.check_output(command, text=True).split())
+    return ITEMS / wall, cpu / ITEMS * 1e6
+
+
+def measured(rig: SourceRig, work: object) -> tuple[float, float]:
+    """Items per second, and microseconds of processor time per item, in this program."""
+    fill(rig)
     assert callable(work)
     wall, cpu = time.perf_counter(), time.process_time()
     work(rig)
@@ -105,6 +123,10 @@ def main() -> None:
                 f"{piped_cost:.1f} us; {piped_rate / rate:.2f} x the rate, "
                 f"{piped_cost / cost:.2f} x the processor time"
             )
+            python = os.environ.get("FASTSTREAM", "")
+            if python and name == "rabbitmq" and isinstance(rig, Rig):
+                fast = by_faststream(rig, python)
+                print(f"{name}: FastStream {fast[0]:,.0f}/s, {fast[1]:.1f} us")
 
 
 if __name__ == "__main__":
