@@ -117,29 +117,6 @@ async def test_a_drained_node_does_not_compete_again_even_if_its_keeper_restarts
         assert a.whereis("only") is None
 
 
-class Slow(Actor):
-    """Takes a while to end."""
-
-    async def terminate(self, reason: object) -> None:
-        await trio.sleep(0.5)
-
-
-async def test_a_drain_waits_for_the_singleton_of_a_keeper_that_was_killed(
-    autojump_clock: Any,
-) -> None:
-    async with nodes("a") as (a,):
-        slow = ChildSpec("only", Slow, shutdown=1.0, terminate_timeout=1.0)
-        supervisor = await a.supervise([Singleton(slow, lease=10.0)])
-        await Cluster(a).wait_for("only", timeout=10)
-        keeper = supervisor.children()[0].pid
-        assert keeper is not None
-        a.kill(keeper)
-
-        assert await a.drain() == []
-
-        assert a.whereis("only") is None
-
-
 async def test_a_node_that_waits_for_a_lease_drains_without_the_holder(
     autojump_clock: Any,
 ) -> None:

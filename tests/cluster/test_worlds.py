@@ -11,6 +11,8 @@ from tests.support import THOROUGH
 
 STOPPED = "seed=2000052 order=plain; 15 pause c@world 6; 19 kill b@world 0.5 0.095"
 """The keeper of b is killed while c is stopped: c takes the greeting of its successor too late."""
+KILLED = "seed=256 order=plain; 4 pause a@world 11; 12 kill a@world 0.5 0.325"
+"""A node drains in the moment in which the keeper of its singleton was killed."""
 PART = 10
 """Seeds of a test: several workers share them."""
 SEEDS = 1_000 if THOROUGH else 20
@@ -26,5 +28,11 @@ def test_clusters_keep_their_promises_through_faults(world: Any, first: int) -> 
 
 def test_a_new_keeper_of_groups_knows_a_node_that_was_stopped() -> None:
     world = Simulation(groups, 1).run_plan(Plan.read(STOPPED))
+
+    assert len(world.plan.faults) == 2
+
+
+def test_a_drain_waits_for_the_singleton_of_a_keeper_that_was_killed() -> None:
+    world = Simulation(leases, 1).run_plan(Plan.read(KILLED))
 
     assert len(world.plan.faults) == 2
