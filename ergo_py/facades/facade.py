@@ -62,7 +62,9 @@ class Blocking(Facade):
 
     _kind = "blocking"
 
-    def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
+    def _wait(
+        self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object] | None = None
+    ) -> T:
         bridge = self._kernel.router.bridge
         bridge.refuse_on_loop("a blocking verb", "`await` and the node's own verb")
         parker: Parker[outcome.Outcome[T]] = Parker()
@@ -71,9 +73,19 @@ class Blocking(Facade):
         async def job() -> None:
             with scope:
                 parker.settle(await outcome.acapture(function))
+            if scope.cancel_called:
+                abandon()
             # Has an effect only without a result: if the waiting thread cancelled the scope, it no
             # longer waits; if the node ended, it gets this error.
             parker.settle(outcome.Error(NodeStoppedError(self._kernel.pid.node)))
+
+        def abandon() -> None:
+            """The thread waits no longer: nobody else gets the result."""
+            nonlocal undo
+            scope.cancel()
+            if undo is not None and isinstance(parker.value, outcome.Value):
+                undo(parker.value.value)
+                undo = None
 
         def start() -> None:
             contextvars.Context().run(lambda: self._kernel.start(job, name="for a thread"))
@@ -82,7 +94,7 @@ class Blocking(Facade):
         try:
             parker.wait(None)
         except BaseException:
-            bridge.post(scope.cancel)
+            bridge.post(abandon)
             raise
         assert parker.value is not None
         return parker.value.unwrap()
@@ -93,7 +105,9 @@ class Asyncio(Facade):
 
     _kind = "asyncio"
 
-    async def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
+    async def _wait(
+        self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object] | None = None
+    ) -> T:
         from .trio_task import TrioTask  # noqa: PLC0415 - synchronous code needs no asyncio
 
-        return await TrioTask(self._kernel, function).result()
+        return await TrioTask(self._kernel, function, undo).result()

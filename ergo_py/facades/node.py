@@ -158,7 +158,7 @@ class NodeVerbs(Facade):
 
     # -- processes ---------------------------------------------------------------------------------
 
-    spawn: Final = verb(Node.spawn)
+    spawn: Final = verb(Node.spawn, Node.send_exit)
     send_exit: Final = verb(Node.send_exit)
     kill: Final = verb(Node.kill)
     wait_ended: Final = verb(Node.wait_ended)

@@ -43,11 +43,15 @@ Function = Callable[..., Any]
 
 class Row:
     """A verb that the node's loop runs. ``wrappers`` have the class of the result for a kind of
-    facade, if it is not the result of the method.
+    facade, if it is not the result of the method. ``undo`` takes the subject and a result that
+    comes after the caller was cancelled or interrupted: nobody knows the new process then.
     """
 
-    def __init__(self, function: Function, **wrappers: Function | None) -> None:
+    def __init__(
+        self, function: Function, undo: Function | None = None, **wrappers: Function | None
+    ) -> None:
         self.function = function
+        self.undo = undo
         self.wrappers = wrappers
 
     def derive(self, cls: "type[Facade]", name: str) -> object:
@@ -65,21 +69,26 @@ class Row:
     def _blocking(self, find: Function, wrap: Function) -> Function:
         if not iscoroutinefunction(self.function):
             return _here(find, wrap)
+        undo = self.undo
 
         def verb(self: "Blocking", /, *args: object, **keywords: object) -> object:
             run = partial(find(self._subject), *args, **keywords)
-            return wrap(self._wait(run), self._kernel)
+            take_back = None if undo is None else partial(undo, self._subject)
+            return wrap(self._wait(run, take_back), self._kernel)
 
         return verb
 
     def _asyncio(self, find: Function, wrap: Function) -> Function:
-        is_async = iscoroutinefunction(self.function)
+        is_async, undo = iscoroutinefunction(self.function), self.undo
 
         def verb(self: "Asyncio", /, *args: object, **keywords: object) -> object:
             run = partial(find(self._subject), *args, **keywords)
 
             async def begin() -> object:
-                result = await self._wait(run if is_async else partial(_as_coroutine, run))
+                take_back = None if undo is None else partial(undo, self._subject)
+                result = await self._wait(
+                    run if is_async else partial(_as_coroutine, run), take_back
+                )
                 return wrap(result, self._kernel)
 
             return VerbCall(self._variable, verb.__qualname__, begin)
@@ -198,12 +207,16 @@ class Value(Row, Generic[R]):
 
 
 @overload
-def verb(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Verb[P, R]: ...
+def verb(
+    function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], undo: Function | None = None
+) -> Verb[P, R]: ...
 @overload
-def verb(function: Callable[Concatenate[Any, P], R]) -> Verb[P, R]: ...
-def verb(function: Function) -> Any:
+def verb(
+    function: Callable[Concatenate[Any, P], R], undo: Function | None = None
+) -> Verb[P, R]: ...
+def verb(function: Function, undo: Function | None = None) -> Any:
     """A row for a plain or async method."""
-    return Verb(function)
+    return Verb(function, undo)
 
 
 @overload

@@ -19,13 +19,22 @@ T = TypeVar("T")
 class TrioTask(Generic[T]):
     """Runs an async function in a task of the node, with the context variables of the task of
     asyncio. Its outcome settles a future of asyncio, once; to cancel the future cancels the task.
+    If the function has returned by then, ``undo`` takes its result, which nobody else gets.
     """
 
-    __slots__ = ("_function", "_future", "_kernel", "_loop", "_scope")
+    __slots__ = ("_function", "_future", "_kernel", "_loop", "_results", "_scope", "_undo")
 
-    def __init__(self, kernel: Kernel, function: Callable[[], Awaitable[T]]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        function: Callable[[], Awaitable[T]],
+        undo: Callable[[T], object] | None,
+    ) -> None:
         self._kernel = kernel
         self._function = function
+        self._undo = undo
+        self._results: list[T] = []
+        """The result of the function, until it is undone."""
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[outcome.Outcome[T]] = self._loop.create_future()
         self._scope = trio.CancelScope()
@@ -42,7 +51,7 @@ class TrioTask(Generic[T]):
             result = await self._future
         except asyncio.CancelledError:
             try:
-                bridge.post(self._scope.cancel)
+                bridge.post(self._abandon)
             except NodeStoppedError:  # the task has ended with its node
                 pass
             raise
@@ -59,8 +68,13 @@ class TrioTask(Generic[T]):
     async def _run(self) -> None:
         try:
             with self._scope:
+                # A verb may return without a checkpoint: a spawn would start a process for a task
+                # that was cancelled before.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 try:
-                    self._tell(outcome.Value(await self._function()))
+                    result = await self._function()
+                    self._results.append(result)
+                    self._tell(outcome.Value(result))
                 except (trio.Cancelled, GeneratorExit):
                     raise
                 except BaseException as error:
@@ -68,6 +82,14 @@ class TrioTask(Generic[T]):
         finally:
             # Has an effect only without a result: the node has ended, or no task waits any more.
             self._tell_stopped()
+            if self._scope.cancel_called:
+                self._abandon()
+
+    def _abandon(self) -> None:
+        """The task of asyncio waits no longer."""
+        self._scope.cancel()
+        if self._undo is not None and self._results:
+            self._undo(self._results.pop())
 
     def _tell_stopped(self) -> None:
         self._tell(outcome.Error(NodeStoppedError(self._kernel.pid.node)))

@@ -150,6 +150,56 @@ async def test_many_calls_wait_at_once(node: AsyncioNode) -> None:
     assert await asyncio.gather(*(node.call(counter, Total()) for _ in range(50))) == [7] * 50
 
 
+class Nobodys(Actor):
+    """Tells threads when it begins and when it ends."""
+
+    def __init__(self, begun: threading.Event, ended: threading.Event) -> None:
+        self.begun, self.ended = begun, ended
+
+    def init(self) -> None:
+        self.begun.set()
+
+    def terminate(self, reason: Any) -> None:
+        self.ended.set()
+
+
+@on_asyncio
+async def test_a_spawn_that_is_cancelled_leaves_no_process(node: AsyncioNode) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    spawning = asyncio.create_task(node.spawn(Nobodys, begun, ended))
+    await asyncio.sleep(0)
+    assert begun.wait(20)  # blocks asyncio's loop, which does not see the PID before it cancels
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+
+    assert await asyncio.to_thread(ended.wait, 20)
+
+
+@on_asyncio
+async def test_a_spawn_that_is_cancelled_before_the_node_begins_it_starts_nothing(
+    node: AsyncioNode,
+) -> None:
+    begun, blocked, go_on = (threading.Event() for _ in range(3))
+
+    def block(_: Any) -> None:
+        blocked.set()
+        go_on.wait(20)
+
+    blocking = asyncio.create_task(node.run(block))
+    await asyncio.to_thread(blocked.wait, 20)
+    spawning = asyncio.create_task(node.spawn(Nobodys, begun, threading.Event()))
+    await asyncio.sleep(0)
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    go_on.set()
+    await blocking
+
+    assert await node.run(lambda inner: inner.processes()) == []
+    assert not begun.is_set()
+
+
 @on_asyncio
 async def test_to_cancel_a_task_cancels_its_verb(node: AsyncioNode) -> None:
     counter, waiting = await waiting_process(node)

@@ -34,6 +34,7 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
+from ergo_py._core.runtime.bridge import Parker
 from ergo_py._core.vocabulary.errors import ChildUnknownError
 from ergo_py.blocking import BlockingNode
 from ergo_py.blocking import loop_thread as loop_thread_module
@@ -525,3 +526,29 @@ def test_verbs_of_a_node_that_need_no_await_have_a_blocking_counterpart() -> Non
     verbs = {name for name in vars(Node) | vars(TaskVerbs) if not name.startswith("_")}
 
     assert verbs - set(dir(BlockingNode)) == set()
+
+
+class Interrupted(Parker[Any]):
+    """Is interrupted when the result is there."""
+
+    def wait(self, timeout: float | None) -> bool:
+        super().wait(timeout)
+        raise KeyboardInterrupt
+
+
+def test_a_spawn_whose_thread_is_interrupted_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = threading.Event()
+
+    class Nobodys(Actor):
+        def terminate(self, reason: Any) -> None:
+            ended.set()
+
+    with quiet_node() as node:
+        monkeypatch.setattr("ergo_py.facades.facade.Parker", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            node.spawn(Nobodys)
+        monkeypatch.undo()
+
+        assert ended.wait(20)

@@ -129,7 +129,9 @@ async def spawn_meta(
     if len(meta.mailbox):
         meta.wake()
     if task is None and not reads:
-        await kernel.router.pause()
+        # The meta-process runs: an owner that is cancelled here would never learn its alias.
+        with trio.CancelScope(shield=True):
+            await kernel.router.pause()
     return meta
 
 

@@ -106,7 +106,9 @@ async def spawn_process(
     # A supervisor must register the child before it lets other tasks run, since senders would not
     # find the child in its pool. So it pauses itself.
     if slot is None and may_pause and kernel.router.pause_is_due():
-        await kernel.router.turn()
+        # The process runs: a spawner that is cancelled here would never learn its PID.
+        with trio.CancelScope(shield=True):
+            await kernel.router.turn()
     return process
 
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from ergo_py import MetaProcess, NodeStoppedError, Normal, Shutdown, SpawnError
+from ergo_py._core.messaging.router import Router
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.metas.spawn import spawn_meta, spawn_meta_beside, spawn_meta_in_passing
 from ergo_py._core.processes.process import Process
@@ -181,6 +182,19 @@ async def test_a_stop_during_an_init_that_waits_for_nothing_fails_the_spawn() ->
 
         assert behaviour.tasks == []
         assert node.metas() == []
+
+
+async def test_a_spawn_of_a_meta_process_that_is_cancelled_behind_its_init_returns_its_alias(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Router, "pause_is_due", lambda _router: True)
+    async with owner() as (_, process):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            made = await spawn_meta(process, InPassing(can=True), MetaOptions())
+            assert made.reason is None
+
+        assert not scope.cancelled_caught
 
 
 class WithoutTask(InPassing):

@@ -33,6 +33,7 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
+from ergo_py._core.messaging.router import Router
 from ergo_py._core.processes import termination as termination_module
 from ergo_py.errors import InitTimeoutError, TooManyProcessesError
 from tests.actors import Failed, FailsToStart, Puppet, Recorder, SlowStart, Witness
@@ -282,6 +283,19 @@ async def test_a_spawn_that_is_cancelled_leaves_no_entry_in_the_tables(
         assert scope.cancelled_caught
         assert tables(node) == before
         assert ends == ["grandchild", "second child", "first child"]
+
+
+async def test_a_spawn_that_is_cancelled_behind_its_init_returns_the_pid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Router, "pause_is_due", lambda _router: True)
+    async with running_node() as node:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            pid = await node.spawn(Puppet)
+            assert node.processes() == [pid]
+
+        assert not scope.cancelled_caught
 
 
 async def test_a_spawner_killed_while_it_waits_for_an_init_ends_the_child(
