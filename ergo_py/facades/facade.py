@@ -80,7 +80,7 @@ class Blocking(Facade):
             parker.settle(outcome.Error(NodeStoppedError(self._kernel.pid.node)))
 
         def abandon() -> None:
-            """The thread waits no longer: nobody else gets the result."""
+            """The thread waits no longer: undo the verb."""
             nonlocal undo
             scope.cancel()
             if undo is not None and isinstance(parker.value, outcome.Value):

@@ -43,8 +43,8 @@ Function = Callable[..., Any]
 
 class Row:
     """A verb that the node's loop runs. ``wrappers`` have the class of the result for a kind of
-    facade, if it is not the result of the method. ``undo`` takes the subject and a result that
-    comes after the caller was cancelled or interrupted: nobody knows the new process then.
+    facade, if it is not the result of the method. ``undo`` takes the subject and the result if
+    the caller is cancelled or interrupted: no caller knows the new process then.
     """
 
     def __init__(

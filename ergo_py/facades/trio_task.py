@@ -19,7 +19,7 @@ T = TypeVar("T")
 class TrioTask(Generic[T]):
     """Runs an async function in a task of the node, with the context variables of the task of
     asyncio. Its outcome settles a future of asyncio, once; to cancel the future cancels the task.
-    If the function has returned by then, ``undo`` takes its result, which nobody else gets.
+    If the function has returned by then, ``undo`` takes the result.
     """
 
     __slots__ = ("_function", "_future", "_kernel", "_loop", "_results", "_scope", "_undo")
@@ -68,8 +68,8 @@ class TrioTask(Generic[T]):
     async def _run(self) -> None:
         try:
             with self._scope:
-                # A verb may return without a checkpoint: a spawn would start a process for a task
-                # that was cancelled before.
+                # A verb may return without a checkpoint: a spawn would start a process for a
+                # cancelled task.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 try:
                     result = await self._function()

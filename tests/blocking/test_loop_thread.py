@@ -536,7 +536,7 @@ class Interrupted(Parker[Any]):
         raise KeyboardInterrupt
 
 
-def test_a_spawn_whose_thread_is_interrupted_leaves_no_process(
+def test_an_interrupted_spawn_leaves_no_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended = threading.Event()

@@ -106,10 +106,16 @@ async def spawn_process(
     # A supervisor must register the child before it lets other tasks run, since senders would not
     # find the child in its pool. So it pauses itself.
     if slot is None and may_pause and kernel.router.pause_is_due():
-        # The process runs: a spawner that is cancelled here would never learn its PID.
-        with trio.CancelScope(shield=True):
-            await kernel.router.turn()
+        await _pause(kernel)
     return process
+
+
+async def _pause(kernel: Kernel) -> None:
+    """Let other tasks run. The process runs: a spawner that is cancelled in this pause would never
+    learn its PID.
+    """
+    with trio.CancelScope(shield=True):
+        await kernel.router.turn()
 
 
 def _note_spawner(process: Process) -> Process | None:

@@ -184,7 +184,7 @@ async def test_a_stop_during_an_init_that_waits_for_nothing_fails_the_spawn() ->
         assert node.metas() == []
 
 
-async def test_a_spawn_of_a_meta_process_that_is_cancelled_behind_its_init_returns_its_alias(
+async def test_a_cancelled_spawn_behind_the_init_of_a_meta_process_returns_the_alias(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Router, "pause_is_due", lambda _router: True)
