@@ -216,7 +216,9 @@ class _Connection:
                 for line in lines:
                     self.asked += line != b"cpu"
                     answer = _Used.answer(line, self.asked)
-                    await self.sock.send(f"{answer}\n".encode())
+                    # A move cancels reads only: else it would lose the answer to a line.
+                    with trio.CancelScope(shield=True):
+                        await self.sock.send(f"{answer}\n".encode())
         self.is_paused.set()
 
 
