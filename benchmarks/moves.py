@@ -107,7 +107,8 @@ class Door(Actor):
         self.port, self.is_web = port, is_web
 
     async def init(self) -> None:
-        host, routes = "127.0.0.1", [Route("/", websocket=Counting)]
+        # Most peers do not read until the end, and answer no pings.
+        host, routes = "127.0.0.1", [Route("/", websocket=Counting, ping_interval=3600)]
         await self.spawn_meta(
             WebServer(host, self.port, sock="door", routes=routes)
             if self.is_web
