@@ -30,6 +30,16 @@ S = TypeVar("S", bound=Stoppable)
 MANY: Final = 256
 """More objects than this are released, killed or notified in time slices."""
 
+_AT_ONCE: Final = 100
+"""Sessions that stop at the same time, as long as they end. Each end takes several turns of the
+scheduler: if all of 4,000 stopped at once, each would take as long as all, which is longer than the
+limit of a process.
+"""
+_NONE_ENDS: Final = 0.25
+"""Seconds in which no session ends, after which twice as many stop at the same time: those that
+hang do not hold up the others.
+"""
+
 
 class Owner(Lifecycle):
     """A process that owns things. It notes once that it owns something: the end of a process that
@@ -142,8 +152,8 @@ async def stop_all(owned: dict[object, S], reason: Reason) -> None:
     """Stop children and meta-processes in order, each within its own time limit (graceful
     shutdown).
 
-    Servers stop accepting first, or reconnecting peers would keep them busy. Then all their
-    sessions stop at the same time. The rest follows in sequence, last started first.
+    Servers stop accepting first, or reconnecting peers would keep them busy. Then their sessions
+    stop, many at the same time. The rest follows in sequence, last started first.
     """
     sessions = [session for child in tuple(owned.values()) for session in child.stop_accepting()]
     if sessions:
@@ -162,11 +172,25 @@ async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
     owner = sessions[0].parent
     assert owner is not None
     over = owner.to_end().begin_sessions()
+    put, ended = trio.open_memory_channel[None](len(sessions))
+
+    async def stop(session: "Process") -> None:
+        await session.shut(reason)
+        put.send_nowait(None)
+
+    under_way, most = 0, _AT_ONCE
     try:
         async with trio.open_nursery() as nursery:
             for session in sessions:
+                if under_way >= most:
+                    with trio.move_on_after(_NONE_ENDS) as scope:
+                        await ended.receive()
+                        under_way -= 1
+                    if scope.cancelled_caught:
+                        most *= 2
                 session.leave_wait(Shutdown())
-                nursery.start_soon(session.shut, reason)
+                nursery.start_soon(stop, session)
+                under_way += 1
     finally:
         over.set()
 

@@ -1,5 +1,6 @@
 """The end of a process: the same order for every cause, in bounded time, however it behaves."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -583,6 +584,39 @@ async def test_sessions_end_together_before_other_children_and_have_their_shutdo
 
     assert steps[:3] == [("session", 0, False)] * 3
     assert [step[0] for step in steps[3:]] == ["other", "other"]
+    assert node.exit_report is not None
+    assert node.exit_report.killed == ()
+
+
+@pytest.mark.parametrize(
+    "each, begun",
+    [
+        pytest.param(0.125, {0.0: 100, 0.125: 100, 0.25: 50}, id="those that end make room"),
+        pytest.param(
+            1.0, {0.0: 100, 0.25: 100, 0.5: 50}, id="those that hang hold up none for long"
+        ),
+    ],
+)
+async def test_a_hundred_of_many_sessions_end_at_the_same_time(
+    autojump_clock: MockClock, each: float, begun: dict[float, int]
+) -> None:
+    times: Counter[float] = Counter()
+
+    class Guest(Puppet):
+        async def pre_stop(self, reason: Reason) -> None:
+            times[trio.current_time()] += 1
+            await trio.sleep(each)
+
+    async def arrive(me: Puppet) -> list[PID]:
+        return [await me.spawn(Guest, shutdown=2) for _ in range(250)]
+
+    reception = Reception()
+    async with running_node() as node:
+        owner = await node.spawn(Puppet)
+        await node.call(owner, lambda me: me.spawn_meta(reception))
+        reception.sessions = await node.call(owner, arrive)
+
+    assert times == begun
     assert node.exit_report is not None
     assert node.exit_report.killed == ()
 
