@@ -72,9 +72,10 @@ def problems_of_tree(root: Path) -> Iterator[str]:
         yield f"the section {version} of CHANGELOG.md has no date: write [{version}] - YYYY-MM-DD"
     if section(changelog, "Unreleased"):
         yield f"the section Unreleased of CHANGELOG.md is not empty: move it to {version}"
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    for shown in sorted(set(re.findall(r"ergo_py-(\d[\w.]*)-py3", readme)) - {version}):
-        yield f"README.md shows the wheel of version {shown}, not {version}"
+    page = "docs/first-steps.md"
+    text = (root / page).read_text(encoding="utf-8")
+    for shown in sorted(set(re.findall(r"ergo_py-(\d[\w.]*)-py3", text)) - {version}):
+        yield f"{page} shows the wheel of version {shown}, not {version}"
 
 
 def placeholders(root: Path) -> Iterator[str]:

@@ -82,6 +82,7 @@ copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
 NAVIGATION = {
     "index": {
         "Learn": [
+            "first-steps",
             "tutorial",
             "choosing",
             "questions",
@@ -185,7 +186,8 @@ which can be read without building.
 """
 
 KEYWORDS = {
-    "tutorial": ["tutorial", "getting started", "install"],
+    "first-steps": ["getting started", "install", "demo"],
+    "tutorial": ["tutorial"],
     "choosing": ["choose", "which", "compare"],
     "questions": ["faq", "question", "windows", "production"],
     "processes": ["process", "actor", "spawn", "mailbox", "link", "monitor"],

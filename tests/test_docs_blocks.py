@@ -54,7 +54,7 @@ def complaint(page: Path, block: Block) -> str | None:
     if block.mark.startswith("transcript: "):
         quoted = f'"{block.mark.removeprefix("transcript: ")}"'
         return None if quoted in said_by_tests() else f"no test repeats the transcript {quoted}"
-    if block.mark.startswith("run: ") and page.name == "README.md":
+    if block.mark.startswith("run: ") and page.name == "first-steps.md":
         # tests/test_readme.py and tests/examples/test_walk.py run these commands.
         quoted = f'commands("{block.mark.removeprefix("run: ")}")'
         return None if quoted in said_by_tests() else f"no test has {quoted}"

@@ -114,7 +114,7 @@ def test_the_development_container_is_set_up_by_make() -> None:
     assert container["image"].rpartition(":")[2] in PYTHONS
 
 
-def test_the_image_installs_as_the_readme_says_and_runs_the_demonstration() -> None:
+def test_the_image_installs_as_the_first_steps_say_and_runs_the_demonstration() -> None:
     lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
     steps = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#")]
     demo = re.search(r"^DEMO +\?= (.+)$", MAKEFILE, re.MULTILINE)
@@ -129,8 +129,8 @@ def test_the_image_installs_as_the_readme_says_and_runs_the_demonstration() -> N
         ("USER", "nobody"),
         ("CMD", json.dumps(["python", *demo[1].split()])),
     ]
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert all(line.removeprefix("#   ") in readme for line in lines[1:3])
+    page = (ROOT / "docs" / "first-steps.md").read_text(encoding="utf-8")
+    assert all(line.removeprefix("#   ") in page for line in lines[1:3])
 
 
 @pytest.mark.parametrize("name", ["bug.yml", "feature.yml"])

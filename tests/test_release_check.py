@@ -24,6 +24,7 @@ def load() -> ModuleType:
 
 check = load()
 
+FIRST_STEPS = "docs/first-steps.md"
 CHANGELOG = """\
 # Changelog
 
@@ -50,7 +51,8 @@ def tree(tmp_path: Path) -> Path:
         encoding="utf-8",
     )
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG, encoding="utf-8")
-    (tmp_path / "README.md").write_text("ergo_py-1.2.0-py3-none-any.whl", encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / FIRST_STEPS).write_text("ergo_py-1.2.0-py3-none-any.whl", encoding="utf-8")
     return tmp_path
 
 
@@ -71,7 +73,12 @@ def test_a_complete_tree_has_no_problems(tree: Path) -> None:
         ("CHANGELOG.md", " - 2026-11-30", "", "the section 1.2.0 of CHANGELOG.md has no date"),
         ("CHANGELOG.md", "sed]\n", "sed]\n\n- More.\n", "Unreleased of CHANGELOG.md is not empty"),
         ("pyproject.toml", '"1.2.0"', '"1.2.0.dev1"', "1.2.0.dev1 is no version of a release"),
-        ("README.md", "1.2.0", "1.1.0", "README.md shows the wheel of version 1.1.0, not 1.2.0"),
+        (
+            FIRST_STEPS,
+            "1.2.0",
+            "1.1.0",
+            f"{FIRST_STEPS} shows the wheel of version 1.1.0, not 1.2.0",
+        ),
     ],
 )
 def test_a_gap_in_the_tree_is_named(
@@ -118,7 +125,7 @@ def test_uncommitted_changes_and_a_tag_elsewhere_are_named(tree: Path) -> None:
     git(tree, "tag", "v1.2.0")
     assert list(check.problems_of_repository(tree, "1.2.0")) == []
 
-    replace(tree / "README.md", "ergo_py", "ergo")
+    replace(tree / FIRST_STEPS, "ergo_py", "ergo")
     assert list(check.problems_of_repository(tree, "1.2.0")) == [
         "there are uncommitted changes: git status lists them"
     ]

@@ -205,7 +205,7 @@ def in_source(place: Path, *lines: str) -> str:
     return run("sh", "-ec", "\n".join([f"cd '{place}/source'", *lines]))
 
 
-def test_a_checkout_is_installed_as_the_readme_says(place: Path, dist: Path) -> None:
+def test_a_checkout_is_installed_as_the_first_steps_say(place: Path, dist: Path) -> None:
     *install, version = commands("install")
     assert install == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install ."]
 
@@ -400,8 +400,9 @@ def processes_of_the_demo(newcomer: Newcomer) -> dict[str, object]:
 
 def meet_the_program_of_the_readme(newcomer: Newcomer, walk: Walk) -> None:
     (_, source) = shown("file")[0]
+    source = source.replace("port=7777", "port=0")
     (newcomer.place / "sum_server.py").write_text(source, encoding="utf-8")
-    command = "ergo run --control look sum_server.py 0"
+    command = "ergo run --control look sum_server.py"
     with ExitStack() as stack:
         with walk.step(STEPS[4]):
             program = stack.enter_context(started(newcomer, command))

@@ -28,7 +28,7 @@ INTERACTIVE = {
     "zsh": (["-f", "-i"], 'autoload -Uz compinit; compinit -u -D; eval "$(ergo completion zsh)"'),
     "fish": (["--no-config", "-i"], "ergo completion fish | source"),
 }
-"""For each shell its arguments without the settings of the user, and the line of the README."""
+"""For each shell its arguments without the settings of the user, and the line of the page."""
 
 
 @pytest.mark.parametrize("shell", SHELLS)
