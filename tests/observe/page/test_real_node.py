@@ -198,3 +198,53 @@ async def test_the_page_is_open_on_an_example(devtools: str, example: str, tmp_p
                 await tab.has(f"{example}@localhost", ".nodes")
                 await tab.until("document.querySelectorAll('.plain tbody tr').length > 5")
                 await (see_the_chat if example == "demo" else see_the_gateway)(tab)
+
+
+async def find_in_the_tree(tab: Tab, name: str) -> tuple[str, str]:
+    """Wait until the tree shows a process; the selector of its line, and the name above it."""
+    await tab.read("page.go('tree')")
+    found = await tab.until(
+        "(() => { const named = (line) => line.querySelector('.tree-name').textContent;"
+        " const level = (line) => Number(line.getAttribute('aria-level'));"
+        " const lines = [...document.querySelectorAll('.tree-line')];"
+        f" const place = lines.findIndex((line) => named(line) === {name!r});"
+        " const line = lines[place];"
+        " const above = lines.slice(0, place).findLast((each) => level(each) < level(line));"
+        " return ['#' + line.id, named(above)] })()"
+    )
+    selector, above = found
+    return selector, above
+
+
+@pytest.mark.browser
+async def test_a_device_of_the_demonstration_is_killed_on_the_page_and_comes_back(
+    devtools: str,
+) -> None:
+    with short_directory() as place:
+        place.chmod(0o700)
+        variables = {"XDG_RUNTIME_DIR": str(place), "PYTHONUNBUFFERED": "1"}
+        with served("-m", "ergo_py", "demo", "--no-browser", **variables) as address:
+            async with open_tab(devtools, name="demo-kill") as tab:
+                await tab.open(address)
+                line, supervisor = await find_in_the_tree(tab, "pump")
+                await tab.read(f"document.querySelector({line!r}).click()")
+                await tab.until("location.hash.startsWith('#/process/')")
+                killed = await tab.read("location.hash")
+
+                # By the keyboard: the figures above the buttons come and go, and move them.
+                await tab.until("document.querySelector('.tools .danger')")
+                await tab.read("document.querySelector('.tools .danger').focus()")
+                await tab.key("Enter")
+                await tab.has("Kill: pump?", "dialog")
+                await tab.read("document.querySelector('dialog .danger').focus()")
+                await tab.key("Enter")
+                await tab.until("!document.querySelector('dialog').open")
+
+                line, above = await find_in_the_tree(tab, "pump")
+                await tab.has("1 restart", line)
+                await tab.read(f"document.querySelector({line!r}).click()")
+                await tab.until(
+                    f"location.hash.startsWith('#/process/') && location.hash !== {killed!r}"
+                )
+                await tab.has("pump", ".view")
+                assert (supervisor, above) == ("devices", "devices")
