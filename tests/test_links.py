@@ -46,6 +46,9 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def test_a_link_that_leads_nowhere_is_noticed() -> None:
-    text = "[a](docs/nowhere.md) [b](docs/index.md#nowhere) [c](docs/index.md#where-to-go) [d](#ergo_py)"
+    text = (
+        "[a](docs/nowhere.md) [b](docs/index.md#nowhere) [c](docs/index.md#where-to-go) "
+        "[d](#ergo_py)"
+    )
 
     assert broken(ROOT / "README.md", text) == ["docs/nowhere.md", "docs/index.md#nowhere"]
