@@ -1,7 +1,6 @@
 """The command-line parser of ``ergo``."""
 
 import argparse
-import re
 import sys
 from functools import cache
 from typing import NoReturn
@@ -183,7 +182,7 @@ class _Grammar:
         """Note the options of a command that runs a program: behind the program they are not its
         own any more.
         """
-        command.set_defaults(own=frozenset(_options_of(command)))
+        command.set_defaults(own=frozenset(_options_of(command)) - {"-h", "--help"})
 
     def at_node(
         self,
@@ -307,7 +306,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def _options_of(command: argparse.ArgumentParser) -> list[str]:
-    return re.findall(r"--[a-z-]+", command.format_usage())
+    return [option for action in command._actions for option in action.option_strings]
 
 
 def _add_demo(grammar: _Grammar) -> None:

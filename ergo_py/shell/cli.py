@@ -101,7 +101,10 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
 
 def _observe(options: argparse.Namespace) -> Status:
     from ..observe.command import ObserveOptions, observe  # noqa: PLC0415 - it imports the kernel
+    from .node_choice import tell_if_missing  # noqa: PLC0415 - some platforms lack its modules
 
+    if options.node is not None and options.replay is None:
+        tell_if_missing(options.node)
     observe(
         ObserveOptions(
             options.node,

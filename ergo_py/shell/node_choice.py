@@ -8,8 +8,9 @@ from .._core.vocabulary.hints import did_you_mean
 from ..control.client import Found, Link, find_nodes
 from ..control.protocol import ControlError
 from .exit_codes import Leave, Status
+from .output import complain
 
-__all__ = ["choose", "choose_all"]
+__all__ = ["choose", "choose_all", "tell_if_missing"]
 
 
 def choose(name: str | None, os_pid: int | None) -> Link:
@@ -72,6 +73,13 @@ def choose_all(pattern: str) -> list[Callable[[], Link]]:
         others = "".join(f"\n  {node.name}" for node in found) or "\n  none"
         raise Leave(Status.NO_NODE, f"no node fits {pattern!r}; there are:{others}")
     return fitting
+
+
+def tell_if_missing(name: str) -> None:
+    """Complain that no node has this name now, for a command that waits until the node starts."""
+    names = _all_names(find_nodes())
+    if name not in names:
+        complain(f"ergo: no node with the name {name!r} is running{did_you_mean(name, names)}")
 
 
 def _all_names(found: list[Found]) -> list[str]:

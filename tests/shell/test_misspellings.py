@@ -1,0 +1,140 @@
+"""Every command of ``ergo`` answers a misspelt command, option, choice, node or process with the
+word that was meant.
+"""
+
+import argparse
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ergo_py.blocking.loop_thread import open_node
+from ergo_py.shell.arguments import make_parser
+from ergo_py.shell.cli import main
+from ergo_py.shell.exit_codes import Status
+from tests.actors import Puppet
+
+(COMMANDS,) = (
+    action.choices
+    for action in make_parser()._actions
+    if isinstance(action, argparse._SubParsersAction)
+)
+
+
+def misspelt(word: str) -> str:
+    """With its last letter twice: argparse takes a shorter word for an abbreviation."""
+    return word + word[-1]
+
+
+def options(command: str) -> Iterator[argparse.Action]:
+    yield from (action for action in COMMANDS[command]._actions if action.option_strings)
+
+
+def needed(command: str, **known: str) -> list[str]:
+    """A word for each argument that the command needs."""
+    return [
+        known.get(action.dest, next(iter(action.choices or ["word"])))
+        for action in COMMANDS[command]._actions
+        if not action.option_strings and (action.dest in known or action.nargs is None)
+    ]
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The status of a command line, and the text on standard error."""
+    try:
+        status = main([*words])
+    except SystemExit as leave:
+        status = int(leave.code or 0)
+    return status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_misspelt_command_is_answered_with_the_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = said(capsys, misspelt(command))
+
+    assert status == Status.USAGE
+    assert f"; did you mean {command}?" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_misspelt_option_of_a_command_is_answered_with_the_option(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [name for each in options(command) for name in each.option_strings if name[:2] == "--"]
+    assert "--help" in names
+    for name in names:
+        status, text = said(capsys, command, misspelt(name), *needed(command))
+
+        assert status == Status.USAGE, name
+        assert f"ergo {command}: unrecognized arguments: {misspelt(name)}" in text
+        assert f"; did you mean {name}?" in text
+
+
+CHOICES = [
+    (command, action.option_strings[-1:], str(choice))
+    for command in COMMANDS
+    for action in COMMANDS[command]._actions
+    for choice in action.choices
+    or (["look", "act", "attach"] if "PERMI" in str(action.metavar) else [])
+]
+
+
+@pytest.mark.parametrize("command, option, choice", CHOICES)
+def test_a_misspelt_choice_is_answered_with_the_choice(
+    command: str, option: list[str], choice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest = needed(command) if option else []
+
+    status, text = said(capsys, command, *option, misspelt(choice), *rest)
+
+    assert status == Status.USAGE
+    assert f"did you mean {choice}?" in text
+
+
+def test_a_misspelt_node_or_process_is_answered_with_its_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def dests(command: str) -> set[str]:
+        return {action.dest for action in COMMANDS[command]._actions}
+
+    at_node = [command for command in COMMANDS if "node" in dests(command)]
+    at_process = [command for command in at_node if "who" in dests(command)]
+    through = [command for command in at_node if "via" in dests(command)]
+    assert len(at_node) > len(through) > len(at_process) - 5 > 0
+
+    with open_node("demo@localhost", control="look,act", log_output="none", watchdog=None) as node:
+        node.spawn(Puppet, name="counter")
+        for command in at_node:
+            if command == "observe":  # it waits for a node that does not run yet
+                continue
+            status, text = said(capsys, command, *needed(command, node="demoo"))
+            assert (status, "; did you mean 'demo'?" in text) == (Status.NO_NODE, True), command
+        for command in through:
+            words = needed(command, node="demo@localhost")
+            status, text = said(capsys, command, *words, "--via", "demoo")
+            assert (status, "; did you mean 'demo'?" in text) == (Status.NO_NODE, True), command
+        for command in at_process:
+            yes = ["--yes"] if "yes" in dests(command) else []
+            words = needed(command, node="demo", who="counterr")
+            status, text = said(capsys, command, *words, *yes)
+            assert (status, "; did you mean 'counter'?" in text) == (Status.NO_PROCESS, True), text
+
+
+def test_the_observer_page_waits_for_a_node_and_tells_that_its_name_may_be_misspelt(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with (
+        open_node("demo@localhost", control="look", log_output="none", watchdog=None),
+        socket.create_server(("127.0.0.1", 0)) as taken,
+    ):
+        # The port is taken: otherwise the command would serve until Ctrl-C.
+        words = ("--port", str(taken.getsockname()[1]))
+        status, text = said(capsys, "observe", "demoo", *words)
+        _, right = said(capsys, "observe", "demo", *words)
+
+    assert "no node with the name 'demoo' is running; did you mean 'demo'?\n" in text
+    assert "a free port of 127.0.0.1" in text
+    assert status == Status.FAILED
+    assert "no node" not in right
