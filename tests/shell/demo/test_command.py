@@ -9,7 +9,10 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from ergo_py import ChildSpec, Strategy
+from ergo_py.shell.cli import main
 from ergo_py.shell.demo.plant import Device, Intake, Reading
 from ergo_py.shell.exit_codes import Status
 from tests.control.rig import runtime_directory
@@ -46,6 +49,27 @@ def test_the_page_of_the_demonstration_answers_until_ctrl_c(tmp_path: Path) -> N
     assert "<title>ergo observe</title>" in text
     assert "press Kill" in story
     assert (program.returncode, err) == (Status.DONE, "")
+
+
+def test_the_demonstration_opens_its_page_with_the_key_in_the_browser(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+
+    class Browser:
+        def open(self, url: str) -> None:
+            opened.append(url)
+            raise KeyboardInterrupt  # the user has seen it, and presses Ctrl-C
+
+    monkeypatch.setattr("webbrowser.get", Browser)
+    # Without entities and worker nodes, which are programs of their own.
+    monkeypatch.setattr("ergo_py.shell.demo.command.find_spec", lambda _: None)
+
+    main(["demo"])
+
+    address = capsys.readouterr().out.splitlines()[0]
+    assert opened == [address]
+    assert len(address.partition("#token=")[2]) >= 16
 
 
 async def test_a_killed_intake_starts_again_with_its_devices() -> None:
