@@ -2,23 +2,33 @@
 word that was meant.
 """
 
-import argparse
+import io
+import re
 import socket
-from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 
 import pytest
 
 from ergo_py.blocking.loop_thread import open_node
 from ergo_py.shell.arguments import make_parser
 from ergo_py.shell.cli import main
+from ergo_py.shell.completion.words import complete
 from ergo_py.shell.exit_codes import Status
 from tests.actors import Puppet
 
-(COMMANDS,) = (
-    action.choices
-    for action in make_parser()._actions
-    if isinstance(action, argparse._SubParsersAction)
-)
+
+def help_of(command: str) -> str:
+    with redirect_stdout(io.StringIO()) as out, suppress(SystemExit):
+        main([command, "--help"])
+    return out.getvalue()
+
+
+COMMANDS = [word for word, _ in complete(make_parser(), [""]) if not word.startswith("-")]
+HELP = {command: help_of(command) for command in COMMANDS}
+USAGE = {
+    command: " ".join(text.partition("\n\n")[0].split()).partition(f"ergo {command} ")[2]
+    for command, text in HELP.items()
+}
 
 
 def misspelt(word: str) -> str:
@@ -26,17 +36,16 @@ def misspelt(word: str) -> str:
     return word + word[-1]
 
 
-def options(command: str) -> Iterator[argparse.Action]:
-    yield from (action for action in COMMANDS[command]._actions if action.option_strings)
-
-
 def needed(command: str, **known: str) -> list[str]:
-    """A word for each argument that the command needs."""
-    return [
-        known.get(action.dest, next(iter(action.choices or ["word"])))
-        for action in COMMANDS[command]._actions
-        if not action.option_strings and (action.dest in known or action.nargs is None)
-    ]
+    """A word for each argument that the command needs, and the known words in their places."""
+    words = []
+    for argument in re.sub(r"\[-[^]]*\]", "", USAGE[command]).split():
+        name = argument.strip("[]")
+        if name in known:
+            words.append(known[name])
+        elif not argument.startswith("[") and "..." not in argument:
+            words.append(name.strip("{}").partition(",")[0])
+    return words
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -62,7 +71,7 @@ def test_a_misspelt_command_is_answered_with_the_command(
 def test_each_misspelt_option_of_a_command_is_answered_with_the_option(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = [name for each in options(command) for name in each.option_strings if name[:2] == "--"]
+    names = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", HELP[command], re.MULTILINE)
     assert "--help" in names
     for name in names:
         status, text = said(capsys, command, misspelt(name), *needed(command))
@@ -73,11 +82,12 @@ def test_each_misspelt_option_of_a_command_is_answered_with_the_option(
 
 
 CHOICES = [
-    (command, action.option_strings[-1:], str(choice))
-    for command in COMMANDS
-    for action in COMMANDS[command]._actions
-    for choice in action.choices
-    or (["look", "act", "attach"] if "PERMI" in str(action.metavar) else [])
+    (command, option.split(), choice)
+    for command, usage in USAGE.items()
+    for option, choices in re.findall(
+        r"(--[a-z-]+ |)\{([^}]*)\}", usage.replace(" PERMISSIONS", " {look,act,attach}")
+    )
+    for choice in choices.split(",")
 ]
 
 
@@ -96,28 +106,27 @@ def test_a_misspelt_choice_is_answered_with_the_choice(
 def test_a_misspelt_node_or_process_is_answered_with_its_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def dests(command: str) -> set[str]:
-        return {action.dest for action in COMMANDS[command]._actions}
-
-    at_node = [command for command in COMMANDS if "node" in dests(command)]
-    at_process = [command for command in at_node if "who" in dests(command)]
-    through = [command for command in at_node if "via" in dests(command)]
-    assert len(at_node) > len(through) > len(at_process) - 5 > 0
+    at_node = [name for name, usage in USAGE.items() if re.search(r"\bNODE\b", usage)]
+    at_process = [name for name in at_node if re.search(r"\bWHO\b", USAGE[name])]
+    through = [name for name in at_node if "--via" in USAGE[name]]
+    assert {"ps", "observe"} < {*at_node}
+    assert {"info", "kill", "trace"} < {*at_process}
+    assert {"ps", "info"} < {*through}
 
     with open_node("demo@localhost", control="look,act", log_output="none", watchdog=None) as node:
         node.spawn(Puppet, name="counter")
         for command in at_node:
             if command == "observe":  # it waits for a node that does not run yet
                 continue
-            status, text = said(capsys, command, *needed(command, node="demoo"))
+            status, text = said(capsys, command, *needed(command, NODE="demoo"))
             assert (status, "; did you mean 'demo'?" in text) == (Status.NO_NODE, True), command
         for command in through:
-            words = needed(command, node="demo@localhost")
+            words = needed(command, NODE="demo@localhost")
             status, text = said(capsys, command, *words, "--via", "demoo")
             assert (status, "; did you mean 'demo'?" in text) == (Status.NO_NODE, True), command
         for command in at_process:
-            yes = ["--yes"] if "yes" in dests(command) else []
-            words = needed(command, node="demo", who="counterr")
+            yes = ["--yes"] if "--yes" in HELP[command] else []
+            words = needed(command, NODE="demo", WHO="counterr")
             status, text = said(capsys, command, *words, *yes)
             assert (status, "; did you mean 'counter'?" in text) == (Status.NO_PROCESS, True), text
 
