@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,6 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from benchmarks.budgets import Spent
 from benchmarks.targets import (
-    brokers,
     control,
     entities,
     network,
@@ -36,7 +36,7 @@ from benchmarks.targets import (
 )
 from benchmarks.targets.target import Target, spliced
 
-__all__ = ["CORPUS", "TARGETS", "Tally", "corpus_of", "made_up", "main"]
+__all__ = ["CORPUS", "MISSING", "TARGETS", "Tally", "corpus_of", "made_up", "main"]
 
 CORPUS = Path(__file__).resolve().parent.parent / "tests" / "corpus"
 TARGETS: dict[str, Target] = {
@@ -48,8 +48,17 @@ TARGETS: dict[str, Target] = {
     **observer.TARGETS,
     **entities.TARGETS,
     **programs.TARGETS,
-    **brokers.TARGETS,
 }
+MISSING = ", ".join(
+    package
+    for package in ("confluent_kafka", "nats", "paho", "pika", "psycopg", "redis")
+    if find_spec(package) is None
+)
+"""The packages that this machine lacks for the target of broker messages."""
+if not MISSING:
+    from benchmarks.targets import brokers
+
+    TARGETS |= brokers.TARGETS
 _LONGEST: Final = 1 << 18
 """Bytes of the longest inputs: costs that grow with the square of the input show there."""
 _MOST_KEPT: Final = 1 << 14
@@ -195,6 +204,8 @@ def main(arguments: list[str] | None = None) -> int:
     names = [name for name in TARGETS if chosen.only in name]
     if not names:
         parser.error(f"no target has {chosen.only!r} in its name; there are {', '.join(TARGETS)}")
+    if MISSING:
+        print(f"broker message: skipped, needs {MISSING}", flush=True)
     problems = 0
     for name in names:
         each = chosen.minutes / len(names) if chosen.each is None else chosen.each

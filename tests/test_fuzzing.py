@@ -2,6 +2,8 @@
 few new inputs are made up.
 """
 
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 
 from benchmarks import fuzzing
 from benchmarks.budgets import Budget, OverBudgetError, Spent
-from benchmarks.fuzzing import CORPUS, TARGETS, Tally, corpus_of, made_up
+from benchmarks.fuzzing import CORPUS, MISSING, TARGETS, Tally, corpus_of, made_up
 from benchmarks.targets.network import grown
 from benchmarks.targets.target import Target
 
@@ -45,6 +47,18 @@ def test_every_target_has_a_corpus() -> None:
 
     assert kept == set(TARGETS)
     assert all(path.stat().st_size <= 64 * 1024 for path in CORPUS.rglob("*.bin"))
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"the target of broker messages needs {MISSING}")
+def test_only_the_target_of_broker_messages_needs_the_packages_of_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pika", None)
+    monkeypatch.delitem(sys.modules, "benchmarks.targets.brokers")
+    without = runpy.run_path(fuzzing.__file__)
+
+    assert without["MISSING"] == "pika"
+    assert set(TARGETS) - set(without["TARGETS"]) == {"broker message"}
 
 
 def test_failures_are_printed_and_new_inputs_are_kept(

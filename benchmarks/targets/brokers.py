@@ -67,7 +67,12 @@ def _pika_connection(messages: list[Delivered]) -> Any:
     def deliver(_seconds: float) -> None:
         for number, each in enumerate(messages, 1):
             sent = SimpleNamespace(delivery_tag=number, redelivered=each["number"] > 1)
-            for headers in ({"key": each["text"]}, {"key": each["value"]}, {}, None):
+            for headers in (
+                {"key": each["text"], "x-delivery-count": each["number"]},
+                {"key": each["value"], "x-delivery-count": each["value"]},
+                {},
+                None,
+            ):
                 find[0](None, sent, SimpleNamespace(headers=headers), b"body")
 
     channel = SimpleNamespace(
@@ -98,11 +103,17 @@ class _RedisStream(RedisStream):
             )
             for count, each in enumerate(self.messages, 1)
         ]
+        rows = [
+            {"message_id": b"%d-0" % count, "times_delivered": each["number"]}
+            for count, each in enumerate(self.messages, 1)
+            if each["text"]  # another consumer may have taken an entry from this one
+        ]
         answers = iter([[(b"jobs", entries)]])
         link: Any = SimpleNamespace(
             xgroup_create=_nothing,
             xreadgroup=lambda *_, **__: next(answers, []),
             xautoclaim=lambda *_, **__: (b"0-0", entries, []),
+            xpending_range=lambda *_: rows,
             xack=_nothing,
         )
         return link, _nothing
