@@ -117,13 +117,16 @@ class DispatchedProcess(Process):
     @property
     def waiting(self) -> Any:
         """The call or child it waits for, or the process that holds the shared thread in which its
-        calls are answered.
+        calls are answered, or in which its own callback is below.
         """
         waiting = self._waiting
-        is_bound = waiting is not None and not (isinstance(waiting, Caller) and waiting.deferred)
+        # A settled call waits only for its task, but the thread may be below other callbacks.
+        is_bound = waiting is not None and not (
+            isinstance(waiting, Caller) and (waiting.deferred or waiting.settled)
+        )
         if is_bound or self.thread_group is None or self._serves not in self.hopping:
             return waiting
-        holder = self.thread_group.holder()
+        holder = self.thread_group.holder(self.job)
         return waiting if holder is self or holder is None else holder
 
     @waiting.setter
@@ -361,7 +364,7 @@ class _AsyncVerb:
     def __init__(self, waiting: Coroutine[Any, Any, Any], process: DispatchedProcess) -> None:
         self.waiting = waiting
         self.parker: Parker[outcome.Outcome[Any]] = Parker()
-        self.lender = Lender(process, partial(awaited, process))
+        self.lender = Lender(process, partial(awaited, process), process.job)
         """Runs callbacks of other processes in the thread meanwhile."""
 
     def refuse(self, process: object) -> None:

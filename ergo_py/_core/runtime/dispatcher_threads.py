@@ -52,10 +52,13 @@ class _Here(ThreadLocal):
 
     group: "ThreadGroup | None" = None
     job: "Job | None" = None
+    parent: ThreadParent | None = None
+    """The record of the thread, for ``trio.from_thread``."""
 
-    def join(self, group: "ThreadGroup | None") -> None:
+    def join(self, group: "ThreadGroup | None", parent: ThreadParent | None) -> None:
         """Note that this thread belongs to a group, or to none."""
         self.group = group
+        self.parent = parent
 
     def begin(self, job: "Job | None") -> None:
         """Note the job that this thread runs."""
@@ -99,7 +102,10 @@ class Job:
     the thread takes it to run the job, the loop to withdraw it.
     """
 
-    __slots__ = ("_finished", "_tickets", "function", "host", "ident", "lender", "outcome", "owner")
+    __slots__ = (
+        *("_finished", "_is_withdrawn", "_tickets", "function"),
+        *("host", "ident", "lender", "outcome", "owner"),
+    )
 
     def __init__(
         self,
@@ -114,8 +120,11 @@ class Job:
         self.owner: Final = owner
         """The process that the callback belongs to."""
         self.lender: Lender | None = None
-        """The last callback whose thread was asked to run the job meanwhile."""
+        """The last callback whose thread was asked to run the job meanwhile. No other thread runs
+        it.
+        """
         self._finished = finished
+        self._is_withdrawn = False
         # A list, because list.pop() is atomic: the ticket cannot be taken twice.
         self._tickets = [None]
         self.ident: int = 0
@@ -124,8 +133,11 @@ class Job:
         """The result or exception of the callback, once it is done."""
 
     def withdraw(self) -> bool:
-        """Withdraw the job. False if it has begun."""
-        return self._take()
+        """Withdraw the job. False if it has begun. On the loop."""
+        if not self._take():
+            return False
+        self._is_withdrawn = True
+        return True
 
     def refuse(self, error: Exception) -> None:
         """End the job with an error, unless it has begun. On the loop."""
@@ -154,6 +166,11 @@ class Job:
         """Whether a thread has begun to run it, or it was withdrawn."""
         return not self._tickets
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is done, or was withdrawn."""
+        return self.outcome is not None or self._is_withdrawn
+
     def stack(self) -> str:
         """The present call stack of the job's thread; empty if it is not running."""
         return stack_of(self.ident) if self.ident else ""
@@ -167,26 +184,39 @@ class Job:
 
 
 class Lender:
-    """A callback that waits in the only thread of several processes. Meanwhile the thread runs the
-    callbacks of the processes that it waits for: otherwise it would wait forever.
+    """A callback that waits in a thread of several processes. If all these threads wait, they run
+    the callbacks of the processes that are waited for: otherwise they would wait forever.
     """
 
-    __slots__ = ("_awaited", "_jobs", "_owner")
+    __slots__ = ("_awaited", "_jobs", "_taken", "depth", "owner")
 
-    def __init__(self, owner: object, awaited: Callable[[], Iterator[Any]]) -> None:
-        self._owner = owner
+    def __init__(
+        self, owner: object, awaited: Callable[[], Iterator[Any]], waiting: Job | None = None
+    ) -> None:
+        self.owner: Any = owner
         self._awaited = awaited
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._taken: list[Job] = []
+        below = None if waiting is None else waiting.lender
+        self.depth: int = 1 if below is None else below.depth + 1
+        """The number of callbacks that wait in the thread up to this one."""
 
     def awaited(self) -> Iterator[Any]:
         """The processes that the callback waits for: the next, the process that the next waits for,
         and so on, except its own. On the loop.
         """
-        return (process for process in self._awaited() if process is not self._owner)
+        return (process for process in self._awaited() if process is not self.owner)
+
+    @property
+    def is_on_top(self) -> bool:
+        """Whether the thread has no job above this callback. On the loop."""
+        self._taken = [job for job in self._taken if job.lender is self and not job.is_over]
+        return not self._taken
 
     def take(self, job: Job) -> None:
         """Have the thread run a job of such a process."""
         job.lender = self
+        self._taken.append(job)
         self._jobs.put(job)
 
     def end(self) -> None:
@@ -209,7 +239,6 @@ class ThreadGroup:
             "_is_left",
             "_jobs",
             "_lenders",
-            "_parent",
             "_stale",
             "dispatcher",
         ),
@@ -222,7 +251,8 @@ class ThreadGroup:
         """Without names its thread is the main thread, which comes by itself: `work_here`."""
         self._bridge = bridge
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._at_work: Job | None = None
+        self._at_work: dict[int, Job | None] = {}
+        """By the threads."""
         self._stale = 0
         """At most so many entries of the queue are of lent jobs. For the loop."""
         self.dispatcher = dispatcher
@@ -230,14 +260,12 @@ class ThreadGroup:
         """The number of processes that use these threads."""
         self._is_left = False
         """Whether the main thread runs no jobs any more. For the loop."""
-        self.lends: bool = len(names) < 2 and getattr(dispatcher, "name", None) is not None
-        """Whether several processes share a single thread."""
+        self.lends: bool = getattr(dispatcher, "name", None) is not None
+        """Whether several processes share the threads."""
         self._lenders: list[Lender] = []
-        """The callbacks that wait in that thread, the last of them on top of its stack. For the
+        """The callbacks that wait in the threads, the last of them on top of its stack. For the
         loop.
         """
-        self._parent = ThreadParent(bridge)
-        """The record of that thread, for ``trio.from_thread``."""
         cpu = getattr(dispatcher, "cpu", None)
         self.threads: list[ReaderThread | MainThread] = [
             ReaderThread(name, lambda: self._work(cpu, warn)) for name in names
@@ -256,20 +284,24 @@ class ThreadGroup:
 
     def put(self, job: Job) -> None:
         """Queue a job. On the loop."""
-        lender = self._top()
+        lender = next(
+            (each for each in self._lending() if job.owner in self._served_by(each)), None
+        )
         if self._is_left:
             job.refuse(_left())
-        elif lender is not None and any(each is job.owner for each in lender.awaited()):
+        elif lender is not None:
             lender.take(job)
         else:
             self._jobs.put(job)
 
-    # -- the only thread of several processes ------------------------------------------------------
+    # -- threads of several processes --------------------------------------------------------------
 
     def begin_wait(self, lender: Lender) -> None:
-        """The callback in the thread waits. On the loop, as the next four."""
+        """A callback in a thread waits. On the loop, as the next four."""
         if self.lends:
             self._lenders.append(lender)
+            # It may be the last thread that could have run the jobs that others wait for.
+            self.lend()
 
     def end_wait(self, lender: Lender) -> None:
         """It waits no longer."""
@@ -277,28 +309,48 @@ class ThreadGroup:
             self._lenders.remove(lender)
 
     def lend(self) -> None:
-        """Run the jobs of the processes that the callback in the thread waits for, if they were
-        queued before it began to wait for them.
+        """Run the jobs of the processes that the callbacks in the threads wait for, if they were
+        queued before all threads waited.
         """
-        lender = self._top()
-        if lender is not None:
-            for process in lender.awaited():
+        for lender in self._lending():
+            for process in self._served_by(lender):
                 if getattr(process, "thread_group", None) is self:
                     self._hand_over(lender, process.job)
 
     def lend_to(self, job: Job | None) -> bool:
-        """Run the job of a process that the callback in the thread is about to wait for. False if
-        the thread is busy, or too many callbacks wait in it.
+        """Run the job of a process that the callback in the only thread is about to wait for. False
+        if the thread is busy, or too many callbacks wait in it.
         """
-        lender = self._top()
-        if lender is None:
-            return False
-        self._hand_over(lender, job)
-        return True
+        lending = self._lending() if len(self.threads) == 1 else []
+        for lender in lending:
+            self._hand_over(lender, job)
+        return bool(lending)
 
-    def _top(self) -> Lender | None:
-        lenders = self._lenders
-        return lenders[-1] if lenders and len(lenders) < _DEPTH else None
+    def _lending(self) -> list[Lender]:
+        """The callbacks that have their threads run others now."""
+        return [each for each in self._tops() if each.depth < _DEPTH]
+
+    def _tops(self) -> list[Lender]:
+        """The last callback of each thread, if all threads wait. A single thread may run a job
+        above it.
+        """
+        size, lenders = len(self.threads), self._lenders
+        if size == 1 or len(lenders) < size:
+            return lenders[-1:] if size == 1 else []
+        tops = [each for each in lenders if each.is_on_top]
+        return tops if len(tops) >= size else []
+
+    def _served_by(self, lender: Lender) -> list[Any]:
+        """The processes that a callback waits for, up to the first that waits in one of the threads
+        itself: that thread serves the others. Were they served here, the callback would have to
+        wait for them even when it has its answer, in a ring that no process can see.
+        """
+        served: list[Any] = []
+        for process in lender.awaited():
+            served.append(process)
+            if any(each.owner is process for each in self._lenders):
+                break
+        return served
 
     def _hand_over(self, lender: Lender, job: Job | None) -> None:
         # The job stays in the queue, too, since a search would cost as much as the queue is long.
@@ -308,8 +360,8 @@ class ThreadGroup:
         lender.take(job)
         self._stale += 1
         if self._stale > max(_STALE, self._jobs.qsize() // 2):
-            # As many jobs were lent as are looked at here, so each pays for two. The thread waits
-            # inside a job, and takes no job of its queue meanwhile.
+            # As many jobs were lent as are looked at here, so each pays for two. All threads wait
+            # inside a job, and take no job of the queue meanwhile.
             self._stale = 0
             for queued in [self._jobs.get() for _ in range(self._jobs.qsize())]:
                 if queued is None or queued.lender is None:
@@ -317,8 +369,11 @@ class ThreadGroup:
 
     def serve(self, lender: Lender, waiting: Job) -> None:
         """Run jobs inside the job that waits, until its wait is over. In the thread."""
+        parent = _here.parent
+        assert parent is not None
         while (job := lender.next_job()) is not None:
-            self._run(job, self._parent, waiting)
+            if job.lender is lender:
+                self._run(job, parent, waiting)
             del job
 
     # -- work --------------------------------------------------------------------------------------
@@ -327,14 +382,20 @@ class ThreadGroup:
         """Say whether a job waits for a thread. From any thread."""
         return not self._jobs.empty()
 
-    def holder(self) -> Any:
-        """The process that occupies the only thread now; None if the thread is free, or the group
-        has several.
+    def holder(self, begun: Job | None = None) -> Any:
+        """The process that occupies the only thread now, or of several threads that in which a job
+        has begun; None if the thread is free. If several threads all wait, the process that is
+        about to wait as one too many in its thread.
         """
-        job = self._at_work
-        return (
-            None if job is None or job.outcome is not None or len(self.threads) > 1 else job.owner
-        )
+        if len(self.threads) == 1:
+            jobs = list(self._at_work.values())
+        elif begun is not None and begun.ident:
+            jobs = [self._at_work.get(begun.ident)]
+        else:
+            deep = [each for each in self._tops() if each.depth >= _DEPTH]
+            return next((each.owner for each in deep[::-1] if not any(each.awaited())), None)
+        job = jobs[0] if jobs else None
+        return None if job is None or job.outcome is not None else job.owner
 
     def dismiss(self) -> None:
         """Let each thread end after its present job."""
@@ -354,31 +415,34 @@ class ThreadGroup:
     def _work(self, cpu: int | None, warn: Callable[[str], None]) -> None:
         if cpu is not None:
             pin_thread(cpu, warn)
-        parent = self._parent if self.lends else ThreadParent(self._bridge)
+        parent = ThreadParent(self._bridge)
         parent.enter()
         self._take_jobs(parent)
 
     def work_here(self) -> None:
         """Run the jobs in this thread, the main thread, until the group is dismissed."""
-        self._parent.run(self._take_jobs, self._parent)
+        parent = ThreadParent(self._bridge)
+        parent.run(self._take_jobs, parent)
 
     def _take_jobs(self, parent: ThreadParent) -> None:
-        _here.join(self)
+        _here.join(self, parent)
         try:
             while (job := self._next_job()) is not None:
-                self._run(job, parent, None)
+                if job.lender is None:
+                    self._run(job, parent, None)
                 # Drop the reference: the job must not stay alive while this thread waits.
                 del job
         finally:
-            _here.join(None)
+            _here.join(None, None)
 
     def _run(self, job: Job, parent: ThreadParent, waiting: Job | None) -> None:
-        self._at_work = job
+        thread = get_ident()
+        self._at_work[thread] = job
         _here.begin(job)
         parent.serve(job.host)
         job.run(self._bridge)
         _here.begin(waiting)
-        self._at_work = waiting
+        self._at_work[thread] = waiting
         parent.serve(None if waiting is None else waiting.host)
 
     def _next_job(self) -> Job | None:

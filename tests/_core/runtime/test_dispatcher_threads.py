@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from ergo_py._core.runtime.bridge import Bridge
 from ergo_py._core.runtime.dispatcher_threads import DispatcherThreads, Job, Lender, ThreadGroup
 from ergo_py._core.runtime.thread_fairness import ThreadFairness
 from ergo_py.info import Dispatcher
+from tests.meta.owner import eventually
 
 
 class Yard:
@@ -264,6 +266,47 @@ async def test_a_job_is_lent_at_a_cost_that_does_not_grow_with_the_queue() -> No
     assert lent == [True] * 2 * len(first)
     assert order == [*first, *range(length)[::3]]
     assert 0 < len(looks) <= 4 * length  # jobs that were lent leave the queue, all of them at once
+
+
+async def test_a_job_that_was_lent_is_run_by_no_other_thread() -> None:
+    yard, ran, done, rest = Yard(), list[int](), trio.Event(), trio.Event()
+    group = yard.dispatcher_threads.join(Threads("pool", 2), 1)
+    go_on = [threading.Event(), threading.Event()]
+    idents: list[int] = [0, 0]
+    jobs: list[Job] = []
+    owner = SimpleNamespace(thread_group=group, job=None)
+    lenders = [Lender("one", lambda: iter([owner])), Lender("other", lambda: iter(()))]
+
+    def wait(number: int) -> None:
+        idents[number] = threading.get_ident()
+        go_on[number].wait(30)
+        group.serve(lenders[number], jobs[number])
+
+    for number in (0, 1):
+        jobs.append(Job(partial(wait, number), lambda: None))
+        group.put(jobs[number])
+    await eventually(lambda: all(idents))
+    owner.job = Job(lambda: ran.append(threading.get_ident()), done.set, owner)
+    group.put(owner.job)
+    group.put(Job(bool, rest.set))
+    for lender in lenders:
+        group.begin_wait(lender)
+    group.end_wait(lenders[1])
+    lenders[1].end()
+
+    # The other thread comes to the lent job in the queue first, and to the job behind it.
+    go_on[1].set()
+    with trio.fail_after(30):
+        await rest.wait()
+    assert ran == []
+    go_on[0].set()
+    with trio.fail_after(30):
+        await done.wait()
+    group.end_wait(lenders[0])
+    lenders[0].end()
+    yard.dispatcher_threads.leave(group)
+
+    assert ran == [idents[0]]
 
 
 async def test_the_jobs_of_a_main_thread_that_has_left_end_with_an_error() -> None:
