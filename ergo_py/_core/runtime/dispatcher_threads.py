@@ -193,7 +193,7 @@ class Lender:
     def __init__(
         self, owner: object, awaited: Callable[[], Iterator[Any]], waiting: Job | None = None
     ) -> None:
-        self.owner: Any = owner
+        self.owner: Final = owner
         self._awaited = awaited
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._taken: list[Job] = []

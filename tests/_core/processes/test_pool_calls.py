@@ -190,7 +190,7 @@ async def test_a_caller_with_an_answer_still_waits_for_the_callback_above_it(
         await eventually(lambda: caller.waiting is None)
 
 
-async def test_a_crash_in_a_pool_whose_threads_all_wait_is_told_to_the_caller() -> None:
+async def test_a_crash_in_a_pool_of_waiting_threads_is_told_to_the_caller() -> None:
     def fail(_me: Any) -> None:
         raise Failed("the callee")
 
