@@ -309,6 +309,27 @@ async def test_a_job_that_was_lent_is_run_by_no_other_thread() -> None:
     assert ran == [idents[0]]
 
 
+async def test_threads_lend_only_if_none_of_them_runs_a_job() -> None:
+    yard, done = Yard(), trio.Event()
+    group = yard.dispatcher_threads.join(Threads("pool", 2), 1)
+    owner = SimpleNamespace(thread_group=group, job=None)
+    lenders = [Lender(name, lambda: iter([owner])) for name in ("one", "other")]
+    for lender in lenders:
+        group.begin_wait(lender)
+    above, first, second = (Job(bool, done.set, owner) for _ in range(3))
+
+    lenders[0].take(above)
+    group.put(first)
+    with trio.fail_after(30):
+        await done.wait()
+    above.withdraw()
+    group.put(second)
+    yard.dispatcher_threads.leave(group)
+
+    assert first.lender is None
+    assert second.lender is lenders[0]
+
+
 async def test_the_jobs_of_a_main_thread_that_has_left_end_with_an_error() -> None:
     yard, finished = Yard(), list[str]()
     group = yard.dispatcher_threads.join_main()
