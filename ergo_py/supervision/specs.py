@@ -229,6 +229,9 @@ class ChildSpec:
         register: bool = True,
         **options: Unpack[ChildKeywords],
     ) -> None:
+        if isinstance(name, type):
+            right = f"the name first: `ChildSpec({name.__name__.lower()!r}, {name.__name__})`"
+            raise BadInputError("ChildSpec(name, behaviour)", name, right)
         check_name(name)
         try:
             declared = declared_class(behaviour)
