@@ -5,6 +5,7 @@ with.
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import pytest
 import trio
 
 from ergo_py import Actor, Backoff, ChildSpec, ask
+from ergo_py._core.vocabulary.states import State
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
 from ergo_py.cluster import Cluster
 from ergo_py.entities import Entities, EntityInspector, MemoryStore
@@ -448,6 +450,29 @@ def test_messages_are_json_or_text_and_processes_can_be_suspended_and_ended(
 
     assert heard == [{"a": 1}, "hello", 5, "5"]
     assert before is not None
+
+
+def test_a_state_has_the_same_word_in_each_command_and_in_the_documentation(
+    node: OwnedNode, ergo: Ergo
+) -> None:
+    async def settle(inner: Any) -> None:
+        await eventually(lambda: inner.process_info("counter").state is State.SLEEP)
+
+    node.run(settle)
+
+    (line,) = [line for line in ergo("ps")[1].splitlines() if " counter " in line]
+    (row,) = [
+        row for row in json.loads(ergo("ps", "--json")[1])["rows"] if row["name"] == "counter"
+    ]
+    root = json.loads(ergo("tree", "--json")[1])["children"][0]
+    (child,) = [child for child in root["children"] if child["name"] == "counter"]
+    info = json.loads(ergo("info", "demo", "counter", "--json")[1])
+    fact = re.findall(r"^ +state +(\w+)$", ergo("info", "demo", "counter")[1], re.MULTILINE)
+
+    words = [line.split()[3], row["state"], child["state"], info["state"], *fact]
+    assert words == [State.SLEEP.value] * 5
+    page = (Path(__file__).parents[2] / "docs" / "processes.md").read_text(encoding="utf-8")
+    assert {state.value.upper() for state in State} <= {*re.findall(r"\b[A-Z_]+\b", page)}
 
 
 # -- errors ----------------------------------------------------------------------------------------

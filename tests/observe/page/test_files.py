@@ -7,6 +7,8 @@ import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
+from ergo_py._core.vocabulary.info import Phase
+from ergo_py._core.vocabulary.states import State
 from tests.observe.page.pictures import PICTURES, STORY
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -45,6 +47,18 @@ def test_a_script_imports_files_of_the_page_only(path: Path) -> None:
     imported = re.findall(r'from "([^"]+)"', path.read_text(encoding="utf-8"))
 
     assert {name for name in imported if not (PAGE / name).is_file()} == set()
+
+
+def test_the_page_has_the_words_of_the_kernel_for_the_states_of_processes() -> None:
+    known = {"suspended", *(each.value for each in (*State, *Phase))}
+    styles = (PAGE / "page.css").read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in SCRIPTS)
+    compared = re.findall(r'\brow\.state === "([^"]+)"', text)
+    for listed in re.findall(r"\[([^\]]+)\]\.includes\(row\.(?:state|phase)\)", text):
+        compared += re.findall(r'"([^"]+)"', listed)
+
+    assert {"sleep", "suspended", "failed"} <= {*compared} <= known
+    assert {*re.findall(r"\.s-(\w+)", styles)} <= {word.replace(" ", "") for word in known}
 
 
 def test_each_picture_of_the_page_is_taken_by_make_screenshots_and_shown() -> None:
