@@ -167,6 +167,13 @@ class ChildKeywords(WorkerKeywords, total=False):
     overflow: Overflow | Divert
 
 
+def _check_child_name(name: object) -> None:
+    if isinstance(name, type):
+        right = f"the name first: `ChildSpec({name.__name__.lower()!r}, {name.__name__})`"
+        raise BadInputError("ChildSpec(name, behaviour)", name, right)
+    check_name(name)
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class ChildSpec:
     """A child: the behaviour to start, its name, and the reaction to its end.
@@ -229,10 +236,7 @@ class ChildSpec:
         register: bool = True,
         **options: Unpack[ChildKeywords],
     ) -> None:
-        if isinstance(name, type):
-            right = f"the name first: `ChildSpec({name.__name__.lower()!r}, {name.__name__})`"
-            raise BadInputError("ChildSpec(name, behaviour)", name, right)
-        check_name(name)
+        _check_child_name(name)
         try:
             declared = declared_class(behaviour)
             cls = declared or behaviour_of(behaviour)
