@@ -2,7 +2,8 @@
 each.
 
 A frame holds a source, a number, a quantity and a value, and a checksum of all these. A line is a
-list of the four, or ``null`` for an invalid frame. On the wire to this program each frame has its
+list of the four, or ``null`` for an invalid frame. A value that is not finite is invalid: JSON and
+the database have no NaN. On the wire to this program each frame has its
 length in front, in two bytes.
 
 It knows nothing of actors, and could be written in any language.
@@ -11,6 +12,7 @@ It knows nothing of actors, and could be written in any language.
 import json
 import sys
 import zlib
+from math import isfinite
 from struct import Struct, unpack
 
 QUANTITIES = ("temperature", "pressure", "humidity")
@@ -31,7 +33,9 @@ def decode(frame: bytes) -> tuple[int, int, str, float] | None:
     if len(frame) != _BODY.size + _CHECKSUM.size or checksum != _CHECKSUM.pack(zlib.crc32(body)):
         return None
     source, number, quantity, value = _BODY.unpack(body)
-    return (source, number, QUANTITIES[quantity], value) if quantity < len(QUANTITIES) else None
+    if quantity >= len(QUANTITIES) or not isfinite(value):
+        return None
+    return source, number, QUANTITIES[quantity], value
 
 
 def main() -> None:

@@ -26,8 +26,10 @@ __all__ = ["FRAMES", "Gateway", "Where", "connect"]
 
 FRAMES = meta.LengthHeader(2, max_frame=1024)
 """The framing of the TCP clients' streams, and of the stream to the decoder."""
-SOME = 500
-"""So many frames, and their answers, fit into the pipes of the decoder."""
+SOME = 40
+"""The answers to so many frames fit into a pipe of 4 KiB, the smallest: if the decoder had to wait
+for a reader of its answers, it would read no further frames, and both sides would wait for ever.
+"""
 AT_ONCE = Batch(10_000)
 """An intake and a session store the frames that have come while they stored those before."""
 Reading = tuple[int, int, str, float]
@@ -151,7 +153,9 @@ class UDPIntake(Intake):
 
     async def handle_batch(self, messages: Sequence[object]) -> None:
         if frames := [message.data for message in messages if isinstance(message, UDP.Data)]:
-            stored = await store(self, frames)
+            # A datagram may be longer than any frame. The decoder could not take it.
+            whole = [frame for frame in frames if len(frame) <= FRAMES.max_frame]
+            stored = await store(self, whole)
             self.stored += stored
             self.damaged += len(frames) - stored
 

@@ -2,6 +2,8 @@
 README may occur.
 """
 
+import fcntl
+import math
 import os
 import signal
 import socket
@@ -19,7 +21,8 @@ import trio
 from ergo_py import Node
 from ergo_py.testing import no_leaks
 from examples.gateway.__main__ import start, where
-from examples.gateway.gateway import FRAMES
+from examples.gateway.decode import encode
+from examples.gateway.gateway import FRAMES, Decoder, decode, end
 from examples.gateway.load import Device, fire, reading, value_of
 from tests.examples.programs import ROOT, running
 from tests.support import needs_proc, running_node
@@ -103,17 +106,33 @@ async def test_all_readings_are_stored_and_damaged_datagrams_are_counted(
     database: Path,
 ) -> None:
     async with gateway(database) as node:
+        udp = await where(node, "udp")
         with socket.socket(type=socket.SOCK_DGRAM) as sock:
-            sock.sendto(b"rubbish", await where(node, "udp"))
+            for damaged in (b"rubbish", bytes(1025), encode(1, 300, "pressure", math.nan)):
+                sock.sendto(damaged, udp)
         await fire(partial(where, node, "udp"), 1, 300)
         await Device(partial(where, node, "tcp"), 2, 300).deliver()
 
         # An inspection overtakes waiting messages, so the last of them may not have been counted
         # yet.
-        while await node.inspect("udp") != {"stored": "300", "damaged": "1"}:  # noqa: ASYNC110
+        while await node.inspect("udp") != {"stored": "300", "damaged": "3"}:  # noqa: ASYNC110
             await trio.sleep(0.01)
 
     assert stored(database, 1) == stored(database, 2) == set(range(300))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets the size of pipes")
+def test_the_decoder_takes_any_number_of_frames_through_small_pipes() -> None:
+    program = Decoder(5.0).begin()
+    try:
+        for pipe in (program.stdin, program.stdout):
+            assert pipe is not None
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)
+        largest = (1 << 32) - 1, (1 << 32) - 1, "temperature", -sys.float_info.max
+
+        assert decode(program, [encode(*largest)] * 200) == [largest] * 200
+    finally:
+        end(program)
 
 
 @pytest.mark.parametrize(
