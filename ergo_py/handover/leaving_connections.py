@@ -99,6 +99,12 @@ class _Moving(NamedTuple):
     state: bytes
 
 
+async def _forward(channel: Channel, moving: _Moving, late: bytes, closes: bool) -> None:
+    """Forward what processes have sent to a connection that the successor serves."""
+    if late or closes:
+        await _say(channel, {"late": moving.number, "closes": closes}, late)
+
+
 class _Batch:
     """Connections that are on their way to the successor: the ready ones, or as many of them as
     this program has descriptors for.
@@ -354,6 +360,7 @@ class LeavingConnections:
             await batch.is_settled.wait()
         with trio.CancelScope(shield=True):
             self._sent.popleft()
+            await self._forward_late(channel)
             await self._end_batch(batch, channel)
         return batch.staying is not None
 
@@ -376,17 +383,27 @@ class LeavingConnections:
         """Let go of a socket, which the successor serves, and forward what processes have sent to
         the connection meanwhile.
         """
-        late, is_closing = moving.departure.leave(moving.connection, self._dead_end[0])
-        if late or is_closing:
-            await _say(channel, {"late": moving.number, "closes": is_closing}, late)
+        late = moving.departure.take_late(moving.connection)
+        moving.departure.leave(moving.connection, self._dead_end[0])
         self._left.append(moving)
+        await _forward(channel, moving, *late)
 
-    async def leave(self) -> None:
-        """Let the sessions of moved connections forward their messages. After all have moved: the
-        end of a connection takes longer than its move, and the others would wait.
+    async def _forward_late(self, channel: Channel) -> None:
+        """Forward what processes have sent to connections since they have left."""
+        for moving in self._left:
+            await _forward(channel, moving, *moving.departure.take_late(moving.connection))
+
+    async def leave(self, channel: Channel) -> None:
+        """End the moved connections, and let their sessions forward their messages. After all have
+        moved: the end of a connection takes longer than its move, and the others would wait.
         """
         with trio.CancelScope(shield=True):
             for moving in self._left:
+                for _ in range(_LOOKS):
+                    if moving.departure.has_served():
+                        break
+                    await trio.sleep(_LOOK)
+                await _forward(channel, moving, *moving.departure.end(moving.connection))
                 await self._leave(moving.number, moving.session)
 
     async def _take_back(self, channel: Channel) -> None:

@@ -234,9 +234,9 @@ class Leaving:
         """Move the connections that have sessions: the successor has taken over."""
         await self.connections.move(channel, self._servers)
 
-    async def forward_sessions(self) -> None:
+    async def forward_sessions(self, channel: Channel) -> None:
         """Forward the messages to the sessions that have moved."""
-        await self.connections.leave()
+        await self.connections.leave(channel)
 
     async def pass_answers(self) -> None:
         """Pass the answers of the successor to the callers in this program."""

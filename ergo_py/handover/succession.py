@@ -425,7 +425,7 @@ class Succession:
                     await leaving.move_connections(channel)
                     self._report(node, leaving, hangs)
                 finally:
-                    await leaving.forward_sessions()
+                    await leaving.forward_sessions(channel)
                 async with trio.open_nursery() as work:
                     work.start_soon(await_predecessor)
                     try:

@@ -336,7 +336,9 @@ class WebConnection(TCPConnection):
             self._progress.set()
 
     def _write_last(self, reason: Reason) -> bool:
-        if self._websocket is not None:
+        if self._shutdown.is_silent:
+            pass  # the WebSocket goes on in the next program
+        elif self._websocket is not None:
             write_last(self._meta, self._websocket, reason)
         elif self._http.stream is not None:
             # An orderly end would make this part of a response look like the whole.

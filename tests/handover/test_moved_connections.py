@@ -21,7 +21,9 @@ from ergo_py import PID, Actor, Alias, ChildSpec
 from ergo_py.handover.arriving_connections import ArrivingConnections
 from ergo_py.handover.channel import Channel, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
+from ergo_py.handover.leaving_connections import LeavingConnections
 from ergo_py.meta import TCP, Delimiter, TCPServer, UnixServer
+from ergo_py.meta.sockets.streams.departure import Departure
 from examples.guide.moved_session import Visitor
 from tests.actors import LogKeeper
 from tests.handover.test_moved_processes import SOCKETS, Gate, counter, fail, old_program
@@ -485,6 +487,88 @@ async def test_the_old_program_leaves_the_socket_alone_and_forwards_late_bytes(
                 await peer.send_all(b"!")
                 assert await ours.receive_some(9) == b"!"
             await peer.aclose()
+
+
+async def test_bytes_for_a_moved_connection_are_forwarded_until_all_have_moved(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ergo_py.handover.leaving_connections._BATCH", 1)
+    addresses, answers, peers = list[PID | Alias](), list[object](), list[trio.SocketStream]()
+    leave = LeavingConnections.leave
+    async with old_program(door(partial(Visit, [], addresses), unix=place), limit=inf) as (old, _):
+        for _ in range(2):
+            peers.append(await connect(place))
+            assert await receive(peers[-1], 8) == b"welcome\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+
+        async def call(size: int) -> None:
+            answers.append(await old.node.call(moved, TCP.Send(bytes(size))))
+
+        async def send_and_leave(self: LeavingConnections, *args: Any) -> None:
+            old.node.send(moved, TCP.Send(b"last"))
+            old.node.send(moved, TCP.Close())
+            await leave(self, *args)
+
+        monkeypatch.setattr(LeavingConnections, "leave", send_and_leave)
+        with closing(channel):
+            number = (await move_to(channel))["connections"][0][0]
+            moved = addresses[2 * number - 1]
+            assert (await channel.hear())["batch"] == 2
+            for descriptor in channel.take_descriptors():
+                if S_ISFIFO(os.fstat(descriptor).st_mode):
+                    assert take_turn(descriptor)
+                os.close(descriptor)
+            await channel.say({"begun": 1, "stay": []})
+            await trio.testing.wait_all_tasks_blocked()  # the first connection has left
+            assert old.node.send(moved, TCP.Send(b"late"))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, 3)
+                await trio.testing.wait_all_tasks_blocked()
+                assert answers == []
+                await channel.say({"begun": 2, "stay": []})
+                late = {"late": number, "closes": False, "body": b"late" + bytes(3)}
+                assert await channel.hear() == late
+            assert answers == [3]
+            assert await channel.hear() == {"moved": 2}
+            assert await channel.hear() == {"late": number, "closes": True, "body": b"last"}
+            await old.has_ended.wait()
+            assert old.log == []
+        for peer in peers:
+            await peer.aclose()
+
+
+async def test_bytes_behind_a_slow_peer_and_in_the_turn_of_the_move_are_forwarded(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses, leave = list[PID | Alias](), Departure.leave
+    children = door(partial(Visit, [], addresses), unix=place, send_buffer=4096, write_limit=1000)
+    async with old_program(children, limit=inf) as (old, _):
+        peer = await connect(place)
+        await peer.send_all(b"Ann\nsend 80000\n")
+        assert await receive(peer, 14) == b"welcome\n1 Ann\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+
+        def send_and_leave(self: Departure, *args: Any) -> Any:
+            old.node.send(addresses[1], TCP.Send(b"last\n"))
+            old.node.send(addresses[1], TCP.Close())
+            return leave(self, *args)
+
+        monkeypatch.setattr(Departure, "leave", send_and_leave)
+        with closing(channel):
+            await move_to(channel)
+            with batch_of(channel) as (turn, _):
+                assert take_turn(turn)
+            for number in range(3):
+                old.node.send(addresses[1], TCP.Send(b"%d\n" % number))
+            await trio.testing.wait_all_tasks_blocked()
+            await channel.say({"begun": 1, "stay": []})
+            assert await channel.hear() == {"late": 1, "closes": False, "body": b"0\n1\n2\n"}
+            assert await channel.hear() == {"moved": 1}
+            assert await channel.hear() == {"late": 1, "closes": True, "body": b"last\n"}
+            await old.has_ended.wait()
+        await peer.aclose()
 
 
 async def test_an_answer_to_a_batch_without_a_list_is_none_and_the_old_program_serves_on(

@@ -23,6 +23,7 @@ from ergo_py.handover.channel import Channel, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
 from ergo_py.meta import TLSFiles
 from ergo_py.meta.sockets.listener import listeners_of
+from ergo_py.meta.sockets.streams.departure import Departure
 from ergo_py.web import WS, Mount, Response, Route, WebServer
 from ergo_py.web.parsing.deflate import Deflate
 from ergo_py.web.parsing.frames import BINARY, CLOSE, PING, PONG, TEXT, encode_frame
@@ -151,6 +152,12 @@ async def test_no_message_of_a_moved_websocket_is_lost_doubled_or_reordered(
         await client.peer.aclose()
 
 
+def keep_few_bytes(old: Any) -> None:
+    """Let the system keep few bytes for the peers of later connections."""
+    with socket.socket(fileno=os.dup(old.sockets.to_hand_over()["door"])) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+
 UNREAD: dict[str, tuple[bytes, bytes, str]] = {
     "half a frame": (
         encode_frame(TEXT, b"half", MASK)[:7],
@@ -174,8 +181,7 @@ async def test_an_incomplete_message_and_unsent_bytes_move_with_a_websocket(
     (first, second, text), log = UNREAD[case], list[Any]()
     async with old_program(talks(before), log_level="info", limit=inf) as (old, start):
         old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
-        with socket.socket(fileno=os.dup(old.sockets.to_hand_over()["door"])) as listening:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # of connections, too
+        keep_few_bytes(old)
         client = await dial()
         ask = encode_frame(TEXT, b"Ann", MASK) + encode_frame(BINARY, b"%d" % size, MASK)
         await client.peer.send(ask + first)
@@ -366,6 +372,48 @@ async def test_frames_that_a_process_sends_during_the_move_are_forwarded(
             assert [type(message) for message in talk.heard] == [WS.Connected, WS.Text]
             with pytest.raises(BlockingIOError):
                 os.read(client.peer.stream.socket.fileno(), 1)
+
+
+async def test_frames_behind_a_slow_peer_and_in_the_turn_of_the_move_are_forwarded(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, leave = list[Any](), Departure.leave
+    route = Route("/talk", websocket=partial(Talk, heard), ping_interval=1e6)
+    async with old_program(site(route, write_limit=1000), limit=inf) as (old, _):
+        keep_few_bytes(old)
+        client = await dial()
+        await client.peer.send(
+            encode_frame(TEXT, b"Ann", MASK) + encode_frame(BINARY, b"800000", MASK)
+        )
+        assert await client.next() == (TEXT, "1 Ann", 0)
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        to = heard[0].connection
+
+        def send_and_leave(self: Departure, *args: Any) -> Any:
+            old.node.send(to, WS.Send("last"))
+            old.node.send(to, WS.Close(4001, "bye"))
+            return leave(self, *args)
+
+        monkeypatch.setattr(Departure, "leave", send_and_leave)
+        with closing(channel):
+            await move_to(channel)
+            with batch_of(channel) as (turn, _):
+                assert take_turn(turn)
+            for number in range(3):
+                old.node.send(to, WS.Send(f"{number}"))
+            await channel.say({"begun": 1, "stay": []})
+            late, moved, last = [await channel.hear() for _ in range(3)]
+            assert (late["closes"], moved, last["closes"]) == (False, {"moved": 1}, True)
+            client.peer.buffer = late["body"] + last["body"]
+            forwarded = Client(client.peer)
+            expected = [
+                *((TEXT, text, 0) for text in ("0", "1", "2", "last")),
+                (CLOSE, "bye", 4001),
+            ]
+            assert [await forwarded.next() for _ in expected] == expected
+            await old.has_ended.wait()
+        await client.peer.aclose()
 
 
 async def test_a_session_that_ends_during_the_move_closes_its_websocket(place: Path) -> None:

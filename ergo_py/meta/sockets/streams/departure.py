@@ -5,6 +5,7 @@ import socket
 from typing import Protocol
 
 from ...._core.verbs.meta_process import MetaProcess
+from ...._core.vocabulary import reasons
 from ...poller import SocketPoller
 from ...readers import has_served
 from .input import Input, StreamInput
@@ -30,8 +31,9 @@ class Leaver(Protocol):
 
 class Departure:
     """The steps of a connection that leaves, on the loop: pause, serve what was read, collect, and
-    then leave or go on. The socket is not touched between :meth:`collect` and the last step, so
-    that either program may go on with it.
+    then leave or go on. The socket is not touched between :meth:`collect` and the next step, so
+    that either program may go on with it. A connection that has left takes messages to the peer
+    until :meth:`end`; the next program writes them.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class Departure:
         self._reader = reader
         self._descriptor = -1
         """The paused descriptor. A connection that ends meanwhile closes it."""
+        self._has_told = False
+        """The next program knows that the connection is closed."""
 
     @property
     def descriptor(self) -> int:
@@ -86,28 +90,46 @@ class Departure:
         """The bytes that are read and belong to an incomplete frame, and those that wait for the
         peer. None if messages wait on their way: the connection has to go on.
         """
-        meta, rest = self._connection._meta, self._input.rest()
-        if rest is None or not self._is_open() or not has_served(meta):
+        if not self._is_open() or not self.has_served():
             return None
-        return rest, self._writer.freeze()
+        # Last: the rest of a message may be large, and is copied.
+        rest = self._input.rest()
+        return None if rest is None else (rest, self._writer.freeze())
 
     def go_on(self) -> None:
         """The connection stays."""
         self._writer.thaw()
         self._poller.resume(self._descriptor)
 
-    def leave(self, leaver: Leaver, dead_end: socket.socket) -> tuple[bytes, bool]:
-        """Let go of the socket, which the next program holds. The connection ends with a copy of
-        ``dead_end``, so that a shutdown does not reach the peer. Returns the bytes that processes
-        have sent since :meth:`collect`, and whether the connection ends: one has closed it, or has
-        ended its session.
+    def leave(self, leaver: Leaver, dead_end: socket.socket) -> None:
+        """Let go of the socket, which the next program holds. The connection has a copy of
+        ``dead_end`` from now on, so that a shutdown does not reach the peer.
         """
-        ends = leaver.end_stream(self._connection.stopping or self._writer.state is not Output.OPEN)
-        late = b"" if self._writer.state is Output.CLOSED else self._writer.take_late()
-        self._writer.close()
+        self._writer.let_go()
         self._poller.drop(self._writer.sock)
         self._poller.resume(self._descriptor)
         leaver.leave()
         if self.descriptor >= 0:  # else the connection has ended meanwhile
             os.dup2(dead_end.fileno(), self.descriptor, inheritable=False)
-        return late, ends
+
+    def take_late(self, leaver: Leaver) -> tuple[bytes, bool]:
+        """The bytes that processes have sent since :meth:`collect`, or since the last call, and
+        whether the connection ends: a process has closed it, or has ended its session before it
+        left.
+        """
+        if self._has_told:
+            return b"", False
+        shutdown = self._shutdown
+        is_cut_off = self._connection.stopping and not shutdown.is_silent
+        ends = self._has_told = leaver.end_stream(shutdown.is_requested or is_cut_off)
+        return self._writer.take_late(), ends
+
+    def has_served(self) -> bool:
+        """Whether no message to the peer waits for the handler."""
+        return has_served(self._connection._meta)
+
+    def end(self, leaver: Leaver) -> tuple[bytes, bool]:
+        """Do as :meth:`take_late`, and take no further messages."""
+        late = self.take_late(leaver)
+        self._connection._meta.finish_without_blame(reasons.Shutdown())
+        return late

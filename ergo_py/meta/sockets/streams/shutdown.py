@@ -92,6 +92,11 @@ class Shutdown:
         """Follow these time limits from now on."""
         self._linger = options.linger
 
+    @property
+    def is_requested(self) -> bool:
+        """Whether a process has closed the connection."""
+        return self._close_waits is not None or self._is_aborted
+
     def be_silent(self) -> None:
         """Do not tell the receiver of the end."""
         self.is_silent = True
@@ -263,11 +268,11 @@ class Shutdown:
 
     def _take_rest(self, orderly: bool) -> bool:
         """Serve the messages that were in the mailbox when the end was requested. False if some of
-        the data is not sent.
+        the data is not sent. A connection that has moved sends none: it is too late.
         """
         meta, writer = self._connection._meta, self._writer
         is_whole, is_closed = True, writer.is_closing
-        may_send = orderly and not is_closed
+        may_send = orderly and not is_closed and not self.is_silent
         for envelope in list(meta.mailbox.drain()):
             kind, _, ref, payload = envelope
             if kind in (MESSAGE, CALL):

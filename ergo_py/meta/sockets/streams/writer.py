@@ -43,7 +43,8 @@ class Output(Enum):
 
 class _FrozenQueue(deque[memoryview]):
     """The queue of a connection that moves to the next program. Its first piece, which may be
-    empty, moves; no piece is written, and further data waits behind the first.
+    empty, moves; no piece is written, and further data waits behind the first. The bytes wait for
+    the next program, not for the peer: they are not ``pending``, or a message would have to wait.
     """
 
 
@@ -245,7 +246,8 @@ class Writer:
             self._failed(error)
             return False
         if not done and caller is not None:
-            self._callers.append((self.written + self.pending, caller, len(data)))
+            waiting = sum(map(len, self._queue)) if self.is_frozen else self.pending
+            self._callers.append((self.written + waiting, caller, len(data)))
         return done
 
     def beat(self, data: bytes) -> None:
@@ -301,12 +303,13 @@ class Writer:
             return False
         # Copy a mutable buffer: the sender could still change it.
         self._queue.append(memoryview(data if type(data) is bytes else bytes(data))[sent:])
-        self.pending += len(data) - sent
-        self._begin_to_drain()
+        if not self.is_frozen:
+            self.pending += len(data) - sent
+            self._begin_to_drain()
         return False
 
     def _begin_to_drain(self) -> None:
-        if self._queue and self._scope is None and not self.is_frozen:
+        if self._queue and self._scope is None:
             self._scope = trio.CancelScope()
             self._reports.start(self._drain)
 
@@ -319,6 +322,7 @@ class Writer:
         self.flush()
         waiting = b"".join(self._queue)
         self._queue = _FrozenQueue([memoryview(waiting)])
+        self.pending = 0
         return waiting
 
     @property
@@ -332,19 +336,23 @@ class Writer:
         return bool(self._callers)
 
     def take_late(self) -> bytes:
-        """The bytes that came since :meth:`freeze`. Their callers get their answers: the next
-        program writes the bytes.
+        """Take the bytes that came since :meth:`freeze`, or since the last call. Their callers get
+        their answers: the next program writes the bytes.
         """
         self.flush()
         while self._callers:
             _, caller, size = self._callers.popleft()
             self._reports.answer(caller, size)
-        return b"".join(islice(self._queue, 1, None))
+        late = b"".join(islice(self._queue, 1, None))
+        self._queue = _FrozenQueue([memoryview(b"")])
+        return late
 
     def thaw(self) -> None:
         """Write again."""
         if self.is_frozen:
-            self._queue = deque(filter(len, self._queue))
+            is_closed = self.state is _CLOSED
+            self._queue = deque(() if is_closed else filter(len, self._queue))
+            self.pending = sum(map(len, self._queue))
             self._begin_to_drain()
             self.half_close_if_due()
 
@@ -354,14 +362,15 @@ class Writer:
         assert self._scope is not None
         try:
             with self._scope:
-                while self._queue and not self.is_frozen:
+                while self._queue:
                     stall = self._stall
                     with trio.move_on_after(inf if stall is None else stall) as patience:
                         await wait_writable(self.sock)
+                    if self.is_frozen:
+                        return
                     if patience.cancelled_caught:
                         raise TimeoutError(f"the peer took nothing for {stall:g} s")
-                    if not self.is_frozen:
-                        self._write_some()
+                    self._write_some()
         except (OSError, trio.ClosedResourceError) as error:
             if self.state is not Output.CLOSED:
                 self.state = Output.CLOSED
@@ -426,13 +435,18 @@ class Writer:
         return not notice or self.write(notice)
 
     def close(self) -> None:
-        """Drop the waiting bytes, and wake the task that waits for the socket, so that it can be
-        closed.
+        """Drop the waiting bytes, but those for the next program, and wake the task that waits for
+        the socket, so that it can be closed.
         """
         self.flush()
         self.state = Output.CLOSED
-        self._queue.clear()
-        self.pending = 0
+        if not self.is_frozen:
+            self._queue.clear()
+            self.pending = 0
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Wake the task that waits for the socket."""
         if self._scope is not None:
             self._scope.cancel()
             if self.sock.fileno() >= 0:
