@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import trio
+from trio.lowlevel import Task, current_task
 
 from ._core.kernel import Kernel
 from ._core.metas.meta import Meta
@@ -29,7 +30,8 @@ async def drain(
     """Take a node out of service. Returns the work that was not finished in time, as text.
 
     New calls of other nodes are refused only after names, singletons and groups are given up:
-    until then other nodes do not know that they have to look elsewhere.
+    until then other nodes do not know that they have to look elsewhere. A process that drains its
+    node in a callback is not asked: it cannot answer before the callback has returned.
     """
     check_number("timeout", timeout, least=0.0)
     now = kernel.clock.now
@@ -55,7 +57,7 @@ async def drain(
                 unfinished.append(f"{name}: {cut} cut off")
 
     async with trio.open_nursery() as nursery:
-        for each, name in _draining(kernel):
+        for each, name in _draining(kernel, current_task()):
             nursery.start_soon(ask, each, name)
     network = cast("Network | None", kernel.router.remote)
     if network is not None:
@@ -68,8 +70,10 @@ async def drain(
     return unfinished
 
 
-def _draining(kernel: Kernel) -> list[tuple[Process | Meta, str]]:
-    """The processes and meta-processes that take part in a drain, with their names."""
+def _draining(kernel: Kernel, task: Task) -> list[tuple[Process | Meta, str]]:
+    """The processes and meta-processes that take part in a drain, with their names. A process whose
+    callback waits for the task of the drain takes no part.
+    """
     metas = [meta for meta in kernel.router.registry.aliases.values() if isinstance(meta, Meta)]
     named: list[tuple[Process | Meta, str | None]] = [
         *((process, process.name) for process in processes_of(kernel.router).values()),
@@ -78,5 +82,10 @@ def _draining(kernel: Kernel) -> list[tuple[Process | Meta, str]]:
     return [
         (each, f"{name or each.callbacks.behaviour} {each.id}")
         for each, name in named
-        if getattr(each.behaviour, "drains", False)
+        if getattr(each.behaviour, "drains", False) and not _waits_for(each, task)
     ]
+
+
+def _waits_for(each: Process | Meta, task: Task) -> bool:
+    """Whether a callback runs in the task, or waits at the end of a nursery for it."""
+    return isinstance(each, Process) and (each.works_in(task) or each.waits_for_task(task))

@@ -280,6 +280,45 @@ async def test_other_nodes_start_no_processes_on_a_drained_node(autojump_clock: 
         await a.spawn(Echo)  # the node itself does
 
 
+class DrainsItsNode(Actor):
+    """Drains its node in callbacks: directly, in a task that it waits for, and when it ends."""
+
+    drains = True
+
+    def __init__(self, found: dict[str, list[str]]) -> None:
+        self.found = found
+
+    async def drain(self, callback: str) -> None:
+        self.found[callback] = await self.node.drain(5)
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        await self.drain("handle_call")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.drain, "nursery")
+        return None
+
+    async def terminate(self, reason: object) -> None:
+        await self.drain("terminate")
+
+
+async def test_a_process_that_drains_its_node_does_not_wait_for_itself(
+    autojump_clock: Any,
+) -> None:
+    async with running_node() as node:
+        other = await node.spawn(Draining.spec(0))
+        node.send(other, "busy")
+        assert await node.drain(5) == []  # asked, though it has not run since this task spawned it
+        found: dict[str, list[str]] = {}
+        pid = await node.spawn(DrainsItsNode, found)
+
+        await node.call(pid, "drain", timeout=60)
+        node.send_exit(pid)
+        await node.wait_ended(pid)
+
+        assert found == {"handle_call": [], "nursery": [], "terminate": []}
+        assert await node.call(other, "asked") == [5, 5, 5, 5]
+
+
 @pytest.mark.counted
 async def test_processes_that_take_part_are_asked_at_once_and_their_failures_told(
     autojump_clock: Any,
