@@ -189,7 +189,7 @@ class MapKeeper(Actor):
     def _decoded(self, record: bytes) -> ShardMap:
         try:
             return ShardMap.decode(record)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # JSON may be nested too deeply
             raise EntityStoreError(
                 f"the row {map_address(self._name)} of the store is no map of shards: {error}; "
                 "hosts keep the shards that they have, and none moves. Put the row back from a "
