@@ -4,7 +4,7 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
@@ -14,6 +14,9 @@ from ..errors import EntityStoreError, FencedError
 from .file_systems import check_local_disk
 from .store import Due, Row, Write
 from .threaded import ThreadedStore
+
+if TYPE_CHECKING:
+    from ...actor import Actor
 
 __all__ = ["SQLite"]
 
@@ -84,7 +87,18 @@ class SQLite(ThreadedStore):
             raise BadInputError("SQLite(synchronous)", synchronous, '"FULL" or "NORMAL"')
         self.path: Path = Path(path)
         self._synchronous = synchronous
+        self._warning = ""
         super().__init__(self._open_file)
+
+    async def open(self, owner: "Actor", *, shared: bool = False) -> None:
+        """Open the file, in a thread that belongs to ``owner``.
+
+        Raises:
+            EntityStoreError: it cannot be opened, or another program has it open.
+        """
+        await super().open(owner, shared=shared)
+        if self._warning:
+            owner.log.warning("the file of entities may not be on a local disk", why=self._warning)
 
     def _open_file(self, shared: bool) -> "_File":
         if shared:
@@ -92,6 +106,7 @@ class SQLite(ThreadedStore):
                 f"{self.path} belongs to a single program, and several nodes are to share it; use "
                 "Postgres for entities on several nodes"
             )
+        self._warning = check_local_disk(self.path)
         return _File(self.path, self._synchronous)
 
     def __repr__(self) -> str:
@@ -113,7 +128,6 @@ class _File:
         """The highest token that was claimed for each shard. No other program writes to the
         file, so that a commit need not read them.
         """
-        check_local_disk(path)
         self._lock = _lock(path)
         try:
             self._open()

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import InitError, TargetDownError, ask
-from ergo_py.entities import EntityStoreError, SQLite
+from ergo_py import Actor, InitError, TargetDownError, ask
+from ergo_py.entities import Entities, EntityStoreError, SQLite
 from ergo_py.entities.stores import sqlite
+from ergo_py.entities.stores.file_systems import check_local_disk
 from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import Address
 from ergo_py.testing import opened_store
 from tests.entities.support import fill_file
+from tests.support import running_node
 
-from ..bank import Account, open_bank
+from ..bank import TYPES, Account, open_bank
 
 ADA = Address("Account", "ada")
 
@@ -191,8 +193,48 @@ async def test_a_network_file_system_is_refused_by_name(tmp_path: Path, monkeypa
         async with open_bank(SQLite(home / "state.db")):
             pass
     assert not list(home.glob("state.db*"))
+    assert check_local_disk(local / "state.db") == ""
     async with opened_store(SQLite(local / "state.db")) as store:
         assert await store.load([ADA]) == [None]
+
+
+class Warned(Actor):
+    """Tells the reason of the first warning."""
+
+    def __init__(self, whys: trio.MemorySendChannel[object]) -> None:
+        self.whys = whys
+
+    def handle_log(self, record: Any) -> None:
+        self.whys.send_nowait(record.fields["why"])
+
+
+async def test_a_directory_of_the_host_is_used_with_a_warning(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text("21 1 0:21 / / rw - 9p none rw,trans=fd\n", encoding="utf-8")
+    monkeypatch.setattr("ergo_py.entities.stores.file_systems.MOUNTS", str(table))
+    sent, received = trio.open_memory_channel[object](1)
+    store = SQLite(tmp_path / "state.db")
+
+    async with running_node() as node:
+        node.add_logger(await node.spawn(Warned, sent), "warning")
+        await node.spawn(Entities.spec(store, [Account], types=TYPES))
+
+        assert "state.db is on a file system of the host (9p at /)" in str(await received.receive())
+        assert await store.load([ADA]) == [None]
+
+
+@pytest.mark.parametrize("name", ["loop/state.db", "a\0b"], ids=["loop", "zero"])
+async def test_a_path_that_no_file_can_have_is_an_error_of_the_store(
+    name: str, tmp_path: Path
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+
+    with pytest.raises(InitError, match=r"EntityStoreError: .* cannot be a file"):
+        async with open_bank(SQLite(tmp_path / name)):
+            pass
 
 
 async def test_a_system_without_a_table_of_mounts_refuses_no_file(
