@@ -6,6 +6,7 @@ The verbs with overloads, such as ``call``, have a row in each of the two classe
 
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from .._core.inspection.trace import TraceEntry
@@ -14,9 +15,11 @@ from .._core.messaging.requests import ask as begin_call
 from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.common import check_priority, check_timeout
 from .._core.vocabulary.envelopes import Priority
+from .._core.vocabulary.errors import ProcessUnknownError
 from .._core.vocabulary.ids import Called, Target
 from .._core.vocabulary.messages import Request, Untyped
 from ..node import Node
+from ..supervision.handle import SupervisorHandle
 from .facade import Facade
 from .handles import (
     AsyncioEntity,
@@ -111,6 +114,11 @@ async def trace(
         return [entry async for entry in entries]
 
 
+def _end(node: Node, supervisor: SupervisorHandle) -> None:
+    with suppress(ProcessUnknownError):  # it has ended meanwhile
+        node.send_exit(supervisor.pid)
+
+
 def _blocking_remote(remote: "RemoteNode", kernel: Kernel) -> "BlockingRemoteNode":
     from .remote_node import BlockingRemoteNode  # noqa: PLC0415 - few nodes have a network
 
@@ -175,7 +183,7 @@ class NodeVerbs(Facade):
     # -- supervision and applications --------------------------------------------------------------
 
     supervise: Final = handle(
-        Node.supervise, blocking=BlockingSupervisor, asyncio=AsyncioSupervisor
+        Node.supervise, _end, blocking=BlockingSupervisor, asyncio=AsyncioSupervisor
     )
     supervisor: Final = handle(
         Node.supervisor, blocking=BlockingSupervisor, asyncio=AsyncioSupervisor

@@ -222,6 +222,7 @@ def verb(function: Function, undo: Function | None = None) -> Any:
 @overload
 def handle(
     function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+    undo: Function | None = None,
     *,
     blocking: Callable[[R, Any], B],
     asyncio: Callable[[R, Any], A],
@@ -237,11 +238,11 @@ def handle(
 def handle(
     function: Callable[Concatenate[Any, P], R], *, asyncio: Callable[[Any, Any], A]
 ) -> Handle[P, R, A]: ...
-def handle(function: Function, **wrappers: Function) -> Any:
+def handle(function: Function, undo: Function | None = None, **wrappers: Function) -> Any:
     """A row for a method that returns a handle. A handle that works in every thread needs no
     class for blocking facades.
     """
-    return Handle(function, **wrappers)
+    return Handle(function, undo, **wrappers)
 
 
 @overload

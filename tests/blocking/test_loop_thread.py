@@ -536,9 +536,8 @@ class Interrupted(Parker[Any]):
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_spawn_leaves_no_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("verb", ["spawn", "supervise"])
+def test_an_interrupted_spawn_leaves_no_process(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
 
     class Nobodys(Actor):
@@ -548,7 +547,35 @@ def test_an_interrupted_spawn_leaves_no_process(
     with quiet_node() as node:
         monkeypatch.setattr("ergo_py.facades.facade.Parker", Interrupted)
         with pytest.raises(KeyboardInterrupt):
-            node.spawn(Nobodys)
+            if verb == "spawn":
+                node.spawn(Nobodys)
+            else:
+                node.supervise([ChildSpec("nobodys", Nobodys)])
         monkeypatch.undo()
 
         assert ended.wait(20)
+
+
+def test_an_interrupted_supervise_finds_that_its_supervisor_has_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_node("plain@localhost", watchdog=None, log_level="error") as node:
+
+        class Late(Parker[Any]):
+            """Is interrupted when the supervisor has ended."""
+
+            def wait(self, timeout: float | None) -> bool:
+                super().wait(timeout)
+                monkeypatch.undo()
+                assert self.value is not None
+                pid = self.value.unwrap().pid
+                node.kill(pid)
+                node.wait_ended(pid)
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr("ergo_py.facades.facade.Parker", Late)
+        with pytest.raises(KeyboardInterrupt):
+            node.supervise([])
+
+    assert "supervisor of the node gave up" in caplog.text
+    assert "work handed over by a thread failed" not in caplog.text

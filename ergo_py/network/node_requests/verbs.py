@@ -51,8 +51,9 @@ class RemoteVerbs:
         timeout: float | None = 5.0,
     ) -> PID:
         """Start a process on the other node, and return its PID when its ``init`` has succeeded.
-        It belongs to the other node. After a timeout, or if the other node is lost meanwhile, the
-        process may run nevertheless.
+        It belongs to the other node. After a timeout, if the other node is lost meanwhile, or if
+        the caller is cancelled or interrupted, the process may run nevertheless: give it a name,
+        and ``whereis`` finds it.
 
         For example, if the other node has the network ``Local(spawns={"worker": Worker},
         allow={"shop@*": "default,spawn"})``::
