@@ -3,8 +3,8 @@ each.
 
 A frame holds a source, a number, a quantity and a value, and a checksum of all these. A line is a
 list of the four, or ``null`` for an invalid frame. A value that is not finite is invalid: JSON and
-the database have no NaN. On the wire to this program each frame has its
-length in front, in two bytes.
+the database have no NaN. On the wire to this program each frame has its length in front, in two
+bytes.
 
 It knows nothing of actors, and could be written in any language.
 """
