@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any, Final, Unpack
 from urllib.parse import unquote, urlsplit
 
+from paho.mqtt import MQTTException
 from paho.mqtt.client import Client, MQTTMessage, MQTTv5, error_string
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
@@ -26,9 +27,9 @@ class MQTTTopics(DeviceBridge):
     """Topics of an MQTT broker, in both directions. `DeviceData` has the
     ``paho.mqtt.client.MQTTMessage`` of each message, with its ``topic``, ``payload`` and
     ``retain``; `DeviceSend` takes a topic and bytes, and a call returns when the broker has them
-    (QoS 1). The broker keeps no messages for a session that is gone: those of a gap are lost, but
-    for the retained messages, and `DeviceLost` tells the gap. The items of an `MQTT` source are not
-    lost.
+    (QoS 1); a refusal of the broker raises ``paho.mqtt.MQTTException``. The broker keeps no
+    messages for a session that is gone: those of a gap are lost, but for the retained messages, and
+    `DeviceLost` tells the gap. The items of an `MQTT` source are not lost.
 
     Args:
         url: the broker, such as ``mqtt://user:password@localhost:1883``, or ``mqtts://...``.
@@ -70,12 +71,12 @@ class MQTTTopics(DeviceBridge):
             raise
         os.set_blocking(self._ring, False)
 
-    def _wait_for_answer(self) -> None:
+    def _wait_for_answer(self, refusal: type[Exception] = ConnectionRefusedError) -> None:
         # A broker that does not answer at all ends this: paho tells that the connection is lost.
         while not self._answers:
             self._turn(1.0)
         if (answer := self._answers.pop()).is_failure:
-            raise ConnectionRefusedError(str(answer))
+            raise refusal(str(answer))
 
     def _turn(self, seconds: float) -> None:
         """Read the packets that come; write, and ping."""
@@ -97,8 +98,7 @@ class MQTTTopics(DeviceBridge):
             self._turn(0.0)
         if not self._heard:
             awaited: list[Any] = [self._client.socket(), self._bell]
-            ready, _, _ = select.select(awaited, [], [], _KEEP_ALIVE / 3)
-            if self._bell in ready:
+            if self._bell in select.select(awaited, [], [], _KEEP_ALIVE / 3)[0]:
                 os.read(self._bell, 1000)
             self._turn(0.0)
         return self._heard.popleft() if self._heard else None
@@ -108,7 +108,8 @@ class MQTTTopics(DeviceBridge):
         match data:
             case (str(topic), bytes(payload)):
                 self._client.publish(topic, payload, qos=1)
-                self._wait_for_answer()
+                # No OSError: a broker that refuses a topic is not lost.
+                self._wait_for_answer(MQTTException)
             case _:
                 raise BadInputError("DeviceSend", data, 'a topic and bytes: ("lamp", b"on")')
 

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import time
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -94,6 +96,27 @@ async def test_an_absent_broker_is_a_lost_device() -> None:
         await owned.spawn(MQTTTopics("mqtt://127.0.0.1:1", "frames"))
 
         assert "ConnectionRefusedError" in (await owned.until(DeviceLost)).why
+
+
+def test_a_refused_message_is_an_answer_and_a_refused_connection_is_a_lost_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from paho.mqtt import MQTTException
+
+    granted, refused = (SimpleNamespace(is_failure=value) for value in (False, True))
+    client, topics = MagicMock(), MQTTTopics("mqtt://localhost")
+    client.connect.side_effect = lambda *_: client.on_connect(None, None, None, granted)
+    client.publish.side_effect = lambda *_, **__: client.on_publish(None, None, 1, refused)
+    monkeypatch.setattr("ergo_py.devices.mqtt_topics.Client", lambda *_, **__: client)
+    topics.open()
+    with pytest.raises(MQTTException) as found:
+        topics.write(("secret", b"1"))
+    topics.close()
+    client.connect.side_effect = lambda *_: client.on_connect(None, None, None, refused)
+
+    assert not isinstance(found.value, topics.lost_by)
+    with pytest.raises(ConnectionRefusedError):
+        topics.open()
 
 
 @pytest.mark.parametrize("data", ["text", ("topic", 1), ("topic",)])
