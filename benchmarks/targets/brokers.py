@@ -4,6 +4,7 @@ counters and rows come from other programs.
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -113,7 +114,11 @@ class _RedisStream(RedisStream):
             xgroup_create=_nothing,
             xreadgroup=lambda *_, **__: next(answers, []),
             xautoclaim=lambda *_, **__: (b"0-0", entries, []),
-            xpending_range=lambda *_: rows,
+            pipeline=lambda **_: nullcontext(
+                SimpleNamespace(
+                    xpending_range=_nothing, execute=lambda: [[row] for row in rows] + [[]]
+                )
+            ),
             xack=_nothing,
         )
         return link, _nothing

@@ -101,20 +101,21 @@ class RedisStream(Broker[redis.Redis, bytes]):
         return cast(list[tuple[bytes, Entries]], found)[0][1] if found else []
 
     def _deliveries(self, entries: Entries) -> dict[bytes, int]:
-        """How often the group has delivered these entries, which are not new: twice at least."""
-        numbers = [number for number, _ in entries]
-        which = (numbers[0], numbers[-1], len(numbers), self._consumer)
-        rows: Any = self.link.xpending_range(self._stream, self._group, *which)
-        twice = dict.fromkeys(numbers, 2)
-        return twice | {row["message_id"]: row["times_delivered"] for row in rows}
+        """How often the group has delivered these entries, as far as the server knows them."""
+        # Each is asked for alone: a range of ids holds others, too, which this consumer has open.
+        with self.link.pipeline(transaction=False) as batch:
+            for number, _ in entries:
+                batch.xpending_range(self._stream, self._group, number, number, 1)
+            rows: list[Any] = [row for answer in batch.execute() for row in answer]
+        return {row["message_id"]: row["times_delivered"] for row in rows}
 
     def _find(self, entries: Entries, *, again: bool) -> None:
-        deliveries = self._deliveries(entries) if again and entries else {}
+        deliveries = self._deliveries(entries) if again else {}
         for number, fields in entries:
             if fields is not None:
                 # An entry of another program may have no body; it must not hold up the others.
                 body = fields.get(b"body", b"")
-                times = deliveries.get(number, 1) - 1
+                times = deliveries.get(number, 1 + again) - 1
                 self.find(body, fields.get(b"key"), number, times, number)
 
     def confirm(self, places: list[bytes]) -> None:
