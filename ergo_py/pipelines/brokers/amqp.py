@@ -80,7 +80,8 @@ class AMQP(Broker[pika.BlockingConnection, int]):
         headers = properties.headers or {}
         key, again = headers.get("key"), headers.get("x-delivery-count")  # of a quorum queue
         order = key if isinstance(key, str | bytes | int) else None
-        times = again if isinstance(again, int) else int(sent.redelivered)
+        # A program that publishes a message again may have copied the count of its old queue.
+        times = again if sent.redelivered and isinstance(again, int) else int(sent.redelivered)
         self.find(body, order, sent.delivery_tag or 0, times)
 
     def _note_gone(self, *_: object) -> None:

@@ -3,8 +3,11 @@
 import socket
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import copy
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -135,6 +138,8 @@ class OddEntries:
 
     def __init__(self) -> None:
         self.entries = [(b"1-0", {b"text": b"hello"}), (b"2-0", {b"body": b"item"})]
+        self.deliveries: dict[bytes, int] = {}
+        self.answers: list[list[Any]] = []
 
     def xgroup_create(self, *_: object, **__: object) -> None:
         """Make the group."""
@@ -144,9 +149,26 @@ class OddEntries:
         found, self.entries = self.entries, []
         return [(b"jobs", found)] if found else []
 
-    def xpending_range(self, *_: object, **__: object) -> list[Any]:
-        """It has been restarted, and knows nothing of them."""
-        return []
+    def pipeline(self, **_: object) -> Any:
+        """Collect commands."""
+        return nullcontext(self)
+
+    def xpending_range(
+        self, _stream: str, _group: str, least: bytes, most: bytes, count: int, *_: object
+    ) -> list[Any]:
+        """The first entries of a range, as far as the server has not forgotten them."""
+        known = [number for number in sorted(self.deliveries) if least <= number <= most]
+        self.answers.append(
+            [
+                {"message_id": number, "times_delivered": self.deliveries[number]}
+                for number in known[:count]
+            ]
+        )
+        return self.answers[-1]
+
+    def execute(self) -> list[list[Any]]:
+        """Answer the commands."""
+        return self.answers
 
     def close(self) -> None:
         """Disconnect."""
@@ -162,6 +184,38 @@ def test_an_entry_of_redis_without_a_body_is_an_item_and_holds_up_no_others(
     source.open()
 
     assert [(item.body, item.redelivered) for item in source.take(10)] == [(b"", 1), (b"item", 1)]
+
+
+def test_the_count_of_an_entry_is_its_own_beside_open_entries_of_its_consumer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    redis = pytest.importorskip("redis", reason="needs the package redis")
+    server = OddEntries()
+    server.entries = [(b"%d-0" % number, {b"body": b"%d" % number}) for number in (1, 3, 5)]
+    server.deliveries = {b"1-0": 5, b"2-0": 1, b"3-0": 6, b"4-0": 1, b"5-0": 7}
+    monkeypatch.setattr(redis.Redis, "from_url", lambda *_, **__: server)
+    source = pipelines.RedisStream("redis://localhost", "jobs")
+    source.open()
+
+    assert [item.redelivered for item in source.take(10)] == [4, 5, 6]
+
+
+def test_amqp_counts_deliveries_of_items_that_the_broker_has_delivered_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pika = pytest.importorskip("pika", reason="needs the package pika")
+    connection = MagicMock()
+    monkeypatch.setattr(pika, "BlockingConnection", lambda _: connection)
+    source = pipelines.AMQP("amqp://localhost", "jobs")
+    source.open()
+    assert source.take(1) == []
+    find = connection.channel().basic_consume.call_args.args[1]
+    copied = {"x-delivery-count": 12}
+    for is_again, headers in [(False, {}), (False, copied), (True, {}), (True, copied)]:
+        sent = SimpleNamespace(delivery_tag=1, redelivered=is_again)
+        find(None, sent, SimpleNamespace(headers=headers), b"body")
+
+    assert [item.redelivered for item in source.take(10)] == [0, 0, 1, 12]
 
 
 class OddOffsets:
