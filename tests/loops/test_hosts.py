@@ -117,7 +117,9 @@ def test_the_notebook_of_the_examples_runs_in_jupyter() -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    shown = [each["data"] for each in json.loads(done.stdout.splitlines()[-1])]
+    # A warning on a busy machine is an output without data.
+    outputs = json.loads(done.stdout.splitlines()[-1])
+    shown = [each["data"] for each in outputs if "data" in each]
     kinds = [data.get("text/html", data["text/plain"])[:5] for data in shown]
     assert kinds == ["10", "<pre>", "<tabl", "30", "<tabl"]
 
