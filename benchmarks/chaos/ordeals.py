@@ -139,7 +139,7 @@ async def clock_jumps(rig: Rig) -> None:
 async def stuck_thread(rig: Rig) -> None:
     """The thread of the database does not come back from a call, and cannot be made to."""
     release = threading.Event()
-    for alias in rig.metas("BlockingCalls"):
+    for alias in rig.metas("BlockingCalls", "store"):
         rig.node.send(alias, Apply(lambda _: release.wait(60)))
     try:
         await trio.sleep(0.05)
