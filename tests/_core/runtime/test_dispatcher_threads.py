@@ -309,6 +309,26 @@ async def test_a_job_that_was_lent_is_run_by_no_other_thread() -> None:
     assert ran == [idents[0]]
 
 
+async def test_a_job_that_was_lent_twice_is_run_by_its_last_lender() -> None:
+    yard, ran = Yard(), list[str]()
+    group = yard.dispatcher_threads.join(Threads("pod"), 1)
+    job, waiting = Job(lambda: ran.append("job"), lambda: None), Job(bool, lambda: None)
+    lenders = [Lender(name, lambda: iter(())) for name in ("first", "last")]
+    for lender in lenders:
+        lender.take(job)
+        lender.end()
+
+    def serve(lender: Lender) -> list[str]:
+        group.serve(lender, waiting)
+        return list(ran)
+
+    assert await yard.do(Threads("pod"), *(partial(serve, each) for each in lenders)) == [
+        [],
+        ["job"],
+    ]
+    yard.dispatcher_threads.leave(group)
+
+
 async def test_threads_lend_only_if_none_of_them_runs_a_job() -> None:
     yard, done = Yard(), trio.Event()
     group = yard.dispatcher_threads.join(Threads("pool", 2), 1)
