@@ -28,7 +28,7 @@ FRAMES = meta.LengthHeader(2, max_frame=1024)
 """The framing of the TCP clients' streams, and of the stream to the decoder."""
 SOME = 40
 """The answers to so many frames fit into a pipe of 4 KiB, the smallest: if the decoder had to wait
-for a reader of its answers, it would read no further frames, and both sides would wait for ever.
+for a reader of its answers, it would read no further frames, and both programs would wait.
 """
 AT_ONCE = Batch(10_000)
 """An intake and a session store the frames that have come while they stored those before."""
