@@ -276,10 +276,13 @@ class WebServer(Listener):
         ]
 
     def _route_of(self, protocol: Sequence[object]) -> Route:
-        _, place = self._site.find(str(protocol[0]))
-        if isinstance(place, Route) and place.kind == "websocket":
+        if not protocol:
+            raise NotAllowedError("the connection is no WebSocket; a WebServer takes only these")
+        # Not the route of a shorter prefix: its sessions may be of another kind.
+        path, place = self._site.find(str(protocol[0]).removesuffix("/") or "/")
+        if isinstance(place, Route) and place.kind == "websocket" and place.parts == path:
             return place
-        raise NotAllowedError(f"there is no WebSocket at {protocol[0]!r}")
+        raise NotAllowedError(f"there is no route with the prefix {protocol[0]!r} for WebSockets")
 
     def _receivers_of(self, protocol: Sequence[object]) -> Receivers:
         return self._route_of(protocol).receivers

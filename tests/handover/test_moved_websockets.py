@@ -23,19 +23,32 @@ from ergo_py.handover.channel import Channel, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
 from ergo_py.meta import TLSFiles
 from ergo_py.meta.sockets.listener import listeners_of
+from ergo_py.meta.sockets.messages import Cause
 from ergo_py.meta.sockets.streams.departure import Departure
 from ergo_py.web import WS, Mount, Response, Route, WebServer
 from ergo_py.web.parsing.deflate import Deflate
-from ergo_py.web.parsing.frames import BINARY, CLOSE, PING, PONG, TEXT, encode_frame
+from ergo_py.web.parsing.frames import (
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    TEXT,
+    WebSocketParser,
+    encode_frame,
+)
+from examples.guide.moved_session import Visitor
 from tests.actors import LogKeeper
 from tests.handover.test_moved_connections import (
     Door,
     batch_of,
+    connect,
+    door,
     move_to,
     numbered,
     own_sockets,
+    receive,
 )
-from tests.handover.test_moved_processes import counter, old_program
+from tests.handover.test_moved_processes import counter, fail, old_program
 from tests.handover.test_steps import PREDECESSOR, act_as_predecessor, meet_predecessor, turn_of
 from tests.handover.test_succession import place
 from tests.support import loopback_of_this_program
@@ -205,6 +218,13 @@ async def test_an_incomplete_message_and_unsent_bytes_move_with_a_websocket(
         await client.peer.aclose()
 
 
+CAUSES = {
+    "no route": "there is no route with the prefix '/talk' for WebSockets",
+    "shorter prefix": "there is no route with the prefix '/talk' for WebSockets",
+    "other protocol": "the connection is a WebSocket of the route '/talk'; a TCPServer takes none",
+}
+"""What the next program says of connections that it refuses."""
+
 STAYING: dict[str, tuple[list[ChildSpec], list[ChildSpec], str, str]] = {
     "no methods": (
         site(Route("/talk", websocket=Staying)),
@@ -214,6 +234,8 @@ STAYING: dict[str, tuple[list[ChildSpec], list[ChildSpec], str, str]] = {
     ),
     "not taken": (talks(), site(Route("/talk", websocket=Staying)), "/talk", "not taken by the"),
     "no route": (talks(), site(Route("/other", websocket=Talk)), "/talk", "refused by the"),
+    "shorter prefix": (talks(), site(Route("/", websocket=Talk)), "/talk", "refused by the"),
+    "other protocol": (talks(), door(Talk), "/talk", "refused by the"),
     "application": (
         site(Mount("/api", asgi=shout), Route("/talk", websocket=Talk)),
         talks(),
@@ -232,7 +254,7 @@ async def test_a_websocket_that_cannot_move_is_closed_with_the_code_of_a_restart
     async with old_program(children, log_level="info", limit=inf) as (old, start):
         old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
         client = await dial(path=path)
-        await start(following, limit=inf)
+        new = await start(following, limit=inf)
         assert await client.next() == RESTART
         await client.send(CLOSE, (1012).to_bytes(2, "big"))
         assert await client.peer.rest() == b""
@@ -243,6 +265,26 @@ async def test_a_websocket_that_cannot_move_is_closed_with_the_code_of_a_restart
         ((found, count),) = taken.fields["staying"].items()
         assert found.startswith(why)
         assert count == 1
+        assert [record.fields["error"] for record in new.log] == (
+            [CAUSES[case]] if case in CAUSES else []
+        )
+
+
+async def test_a_connection_that_is_no_websocket_stays_if_a_web_server_follows(
+    place: Path,
+) -> None:
+    async with old_program(door(Visitor), limit=inf) as (old, start):
+        stream = await connect()
+        assert await receive(stream, 8) == b"welcome\n"
+        new = await start(talks(), limit=inf)
+        await new.serves.wait()
+        await stream.send_all(b"Ann\n")
+        assert await receive(stream, 6) == b"1 Ann\n"
+        await stream.aclose()
+        await old.has_ended.wait()
+        assert [record.fields["error"] for record in new.log] == [
+            "the connection is no WebSocket; a WebServer takes only these"
+        ]
 
 
 async def test_a_websocket_over_tls_is_closed_with_the_code_of_a_restart(place: Path) -> None:
@@ -441,6 +483,19 @@ async def test_a_ping_without_an_answer_during_the_move_is_no_reason_to_end(
                 await trio.testing.wait_all_tasks_blocked()
             channel.close()
         assert [await client.next() for _ in range(4)] == [(PING, b"", 0)] * 3 + [RESTART]
+
+
+async def test_a_look_at_a_websocket_that_is_not_ready_copies_none_of_its_message(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with talked(place) as (talk, _, _):
+        (server,) = listeners_of(kernel_of(talk.old.node))
+        (connection,) = server.open_connections()
+        departure = connection.departure()
+        assert departure is not None
+        monkeypatch.setattr(WebSocketParser, "rest", fail)
+        connection.cut(Cause.ASKED, "it ends")
+        assert departure.collect() is None
 
 
 CLOSES = {

@@ -17,7 +17,7 @@ from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Caller, Deadline
 from ..._core.verbs.meta_process import MetaProcess
-from ..._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
+from ..._core.vocabulary.errors import BadInputError, NotAllowedError, Reject, UnhandledCallError
 from ..._core.vocabulary.messages import NO_REPLY, Drain
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason
@@ -344,6 +344,11 @@ class Listener(MetaProcess):
         return await make_actor(self._meta, self._receivers_of(protocol).plan_actor())
 
     def _receivers_of(self, protocol: Sequence[object]) -> Receivers:
+        if protocol:
+            raise NotAllowedError(
+                f"the connection is a WebSocket of the route {protocol[0]!r}; "
+                f"a {type(self).__name__} takes none"
+            )
         return self._receivers
 
     def go_on_with(

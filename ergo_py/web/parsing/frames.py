@@ -97,15 +97,19 @@ def encode_frame(
     opcode: int, payload: bytes, key: bytes | None = None, *, compressed: bool = False
 ) -> bytes:
     """A whole frame. ``key`` is the mask of a client, four random bytes."""
-    first, size = 0x80 | opcode | (0x40 if compressed else 0), len(payload)
-    bit = 0 if key is None else 0x80
+    first = 0x80 | opcode | (0x40 if compressed else 0)
+    if key is None:
+        return _head(first, 0, len(payload)) + payload
+    return _head(first, 0x80, len(payload)) + key + mask(payload, key)
+
+
+def _head(first: int, bit: int, size: int) -> bytes:
+    """The head of a frame, without its key. ``bit`` says whether the frame is masked."""
     if size < 126:
-        head = bytes((first, bit | size))
-    elif size < 65536:
-        head = struct.pack("!BBH", first, bit | 126, size)
-    else:
-        head = struct.pack("!BBQ", first, bit | 127, size)
-    return head + payload if key is None else head + key + mask(payload, key)
+        return bytes((first, bit | size))
+    if size < 65536:
+        return struct.pack("!BBH", first, bit | 126, size)
+    return struct.pack("!BBQ", first, bit | 127, size)
 
 
 class WebSocketParser:
@@ -164,17 +168,18 @@ class WebSocketParser:
         frames that were taken as a single frame, and the bytes after them. Not while a message is
         inflated.
         """
-        begun = b""
-        if self._opcode != CONTINUATION:
-            payload: bytes = (
-                b"".join(self._parts)
-                if self._decoder is None
-                else "".join(self._parts).encode() + self._decoder.getstate()[0]
-            )
-            key = bytes(4) if self._is_masked else None
-            whole = encode_frame(self._opcode, payload, key, compressed=self._compressed)
-            begun = bytes((whole[0] & 0x7F,)) + whole[1:]  # not the last frame of its message
-        return begun + b"".join(self._pieces)
+        if self._opcode == CONTINUATION:
+            return b"".join(self._pieces)
+        taken: list[bytes] = (
+            self._parts
+            if self._decoder is None
+            else ["".join(self._parts).encode(), self._decoder.getstate()[0]]
+        )
+        # Not the last frame of its message. A key of zeros leaves the payload as it is.
+        first = self._opcode | (0x40 if self._compressed else 0)
+        bit, key = (0x80, bytes(4)) if self._is_masked else (0, b"")
+        head = _head(first, bit, sum(map(len, taken)))
+        return b"".join((head, key, *taken, *self._pieces))
 
     def feed(self, data: bytes) -> tuple[list[Event], FrameError | None]:
         """The events that these bytes complete, as far as one step goes, and the error after them,

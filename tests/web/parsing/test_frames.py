@@ -170,6 +170,19 @@ def test_the_rest_of_a_parser_leads_another_to_the_same_state(is_masked: bool) -
         assert (before + after, error) == (whole, None)
 
 
+@pytest.mark.parametrize("size", [5, 200, 70_000])
+def test_the_rest_of_a_parser_is_not_masked_again(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a megabyte, and is for a program, not for a browser."""
+    parser = WebSocketParser(is_masked=True, max_message=size, deflate=None)
+    begun = frame(BINARY, bytes(size), fin=False, key=bytes(4))
+    assert parser.feed(begun + b"\x80") == ([], None)
+    monkeypatch.delattr("ergo_py.web.parsing.frames.mask")
+
+    assert parser.rest() == begun + b"\x80"
+
+
 def test_many_small_messages_take_several_steps() -> None:
     parser = WebSocketParser(is_masked=False, max_message=10, deflate=None)
     events, error = parser.feed(encode_frame(TEXT, b"x") * 1_300)
