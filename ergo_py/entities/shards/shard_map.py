@@ -3,13 +3,16 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from ..._core.vocabulary.ids import PID
 from ...entity_handles import Address
 
 __all__ = ["Place", "ShardMap", "shard_of"]
+
+_MOST: Final = 2**62
+"""Versions and tokens are smaller: those of later maps can still travel and be stored."""
 
 
 def shard_of(address: Address, count: int) -> int:
@@ -26,12 +29,19 @@ class Place(NamedTuple):
     """The fencing token of all writes to the shard."""
 
 
+def _checked(number: int, most: int = _MOST) -> int:
+    if not 0 <= number < most:
+        raise ValueError(f"a number of the map is from 0 to {most - 1}")
+    return number
+
+
 def _place_of(value: object) -> Place | None:
     match value:
         case None:
             return None
         case [str(node), int(creation), int(number), int(token)]:
-            return Place(PID(node, creation, number), token)
+            pid = PID(node, _checked(creation, 2 * _MOST), _checked(number))
+            return Place(pid, _checked(token))
     raise ValueError("a place has a host and a token")
 
 
@@ -66,7 +76,7 @@ class ShardMap(NamedTuple):
         """
         match value:
             case [int(version), int(last), [*places]]:
-                return cls(version, last, tuple(map(_place_of, places)))
+                return cls(_checked(version), _checked(last), tuple(map(_place_of, places)))
         raise ValueError("a map of shards has a version, a token and places")
 
     def encode(self) -> bytes:
