@@ -13,6 +13,7 @@ from trio.lowlevel import checkpoint, current_task
 from ergo_py import Actor
 from ergo_py._core.runtime.handoff import SWITCH, turns_of_loop
 from ergo_py._core.runtime.parking import TrioTurns
+from ergo_py._core.tables.pending_calls import Caller
 from ergo_py._core.vocabulary.ids import PID
 from ergo_py.meta import TCP, TCPServer
 from ergo_py.meta.sockets.options import StreamOptions
@@ -20,6 +21,8 @@ from ergo_py.meta.sockets.streams.tls_layer import TLSLayer
 from ergo_py.meta.sockets.streams.writer import Writer, WriterReports
 from tests.meta.wires import Ear, Mail, spawn_meta, until, wired_node
 from tests.support import replace_private
+
+SENDER = PID("node", 0, 1)
 
 
 async def test_an_empty_write_does_not_keep_the_writer_busy() -> None:
@@ -51,9 +54,48 @@ async def test_an_empty_write_does_not_keep_the_writer_busy() -> None:
     ours.close()
 
 
-# -- output at the end of a root's turn ------------------------------------------------------------
+@pytest.mark.parametrize("moves", [False, True], ids=["stays", "moves"])
+async def test_data_for_a_frozen_writer_waits_for_the_program_that_goes_on(moves: bool) -> None:
+    works: list[Callable[[], Awaitable[None]]] = []
+    answers: list[tuple[int, int]] = []
+    writer = Writer(
+        TLSLayer(start_tls=False),
+        StreamOptions(write_limit=1000),
+        WriterReports(
+            works.append,
+            lambda: None,
+            lambda _caller, size: answers.append((size, writer.pending)),
+        ),
+        failed=lambda _: None,
+        slow=lambda: None,
+    )
+    ours, theirs = socket.socketpair()
+    writer.use(ours, trio.current_time, TrioTurns())
+    size, caller = 4_000_000, Caller(SENDER, 1, SENDER, None)
+    assert not writer.write(bytes(size))  # more than the system takes at once
+    assert len(writer.freeze()) == size - writer.written
 
-SENDER = PID("node", 0, 1)
+    assert not writer.put(b"late", caller)
+
+    assert not writer.is_slow
+    with trio.socket.from_stdlib_socket(theirs) as peer, trio.fail_after(30):
+        if moves:
+            writer.close()  # its session has ended: the data is still to be forwarded
+            assert (writer.take_late(), writer.take_late()) == (b"late", b"")
+        else:
+            writer.thaw()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(works[0])
+                got = b""
+                while len(got) < size + 4:
+                    got += await peer.recv(65_536)
+            assert got[-4:] == b"late"
+    assert answers == [(4, 0)]  # when no byte waits for the peer
+    writer.close()
+    ours.close()
+
+
+# -- output at the end of a root's turn ------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
