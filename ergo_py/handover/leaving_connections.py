@@ -52,6 +52,10 @@ _GATHER: Final = 0.01
 """Seconds that the connections of a batch which are ready wait for the others, which then go with a
 later batch.
 """
+_LATE_LOOKS: Final = 500
+"""Moved connections that each answer of the successor asks for late bytes, in turn. With a look at
+all of 10,000, the move took 0.5 ms more processor time for each.
+"""
 _MOVE: Final = 60.0
 """Seconds for all batches; later connections stay."""
 _ANSWER: Final = 10.0
@@ -189,6 +193,8 @@ class LeavingConnections:
         """
         self._left: list[_Moving] = []
         """The connections that have moved."""
+        self._looked_at = 0
+        """The place of the last of them that was asked for late bytes."""
         self.staying: Counter[str] = Counter()
         """How many connections stay, by the cause."""
 
@@ -390,7 +396,9 @@ class LeavingConnections:
 
     async def _forward_late(self, channel: Channel) -> None:
         """Forward what processes have sent to connections since they have left."""
-        for moving in self._left:
+        for _ in range(min(len(self._left), _LATE_LOOKS)):
+            self._looked_at = (self._looked_at + 1) % len(self._left)
+            moving = self._left[self._looked_at]
             await _forward(channel, moving, *moving.departure.take_late(moving.connection))
 
     async def leave(self, channel: Channel) -> None:
