@@ -241,38 +241,6 @@ async def test_the_callback_of_the_callee_may_end_after_the_timeout_of_the_calle
         assert answers == ["too late"]
 
 
-async def test_a_callee_cannot_ask_its_caller_after_the_timeout_of_the_caller() -> None:
-    gate, rings = Gate(), list[Any]()
-
-    def ask_back(me: Doer) -> None:
-        gate()
-        with pytest.raises(DeadlockError) as caught:
-            me.wait_for(me.call(one, "all", timeout=1))
-        rings.append(caught.value.ring)
-
-    def try_it(me: Doer) -> str:
-        with pytest.raises(CallTimeoutError):
-            me.wait_for(me.call(other, ask_back, timeout=0.001))
-        return "too late"
-
-    async with running_node() as node, trio.open_nursery() as nursery:
-        one, other = await spawned(node, 2)
-        answers: list[Any] = []
-
-        async def begin() -> None:
-            answers.append(await node.call(one, try_it, timeout=30))
-
-        nursery.start_soon(begin)
-        await gate.wait_reached()
-        callee = process_of(node, other)
-        await eventually(lambda: process_of(node, one).waiting is callee)
-        gate.opened.set()
-        await eventually(lambda: bool(answers))
-
-        assert answers == ["too late"]
-        assert rings == [(other, one, other)]
-
-
 async def test_tasks_of_a_callback_may_call_into_the_pod_at_the_same_time() -> None:
     gate, answers = Gate(), list[Any]()
 

@@ -19,6 +19,7 @@ from tests.meta.owner import eventually
 from tests.support import process_of, running_node
 
 PAIR = Threads("pool", 2)
+EACH = pytest.mark.parametrize("where", [Threads("pod"), PAIR], ids=str)
 
 
 async def spawned(node: Node, count: int, where: Threads = PAIR) -> list[PID]:
@@ -130,7 +131,8 @@ async def test_a_call_in_a_pool_with_a_free_thread_ends_at_its_timeout() -> None
         gate.opened.set()
 
 
-async def test_a_callee_above_its_caller_cannot_ask_it_after_its_timeout() -> None:
+@EACH
+async def test_a_callee_above_its_caller_cannot_ask_it_after_its_timeout(where: Threads) -> None:
     gate, rings = Gate(), list[Any]()
 
     def ask_back(me: Doer) -> None:
@@ -144,8 +146,12 @@ async def test_a_callee_above_its_caller_cannot_ask_it_after_its_timeout() -> No
             me.wait_for(me.call(other, ask_back, timeout=0.001))
         return "too late"
 
-    async with running_node() as node, waiting_beside(node), trio.open_nursery() as nursery:
-        one, other = await spawned(node, 2)
+    async with (
+        running_node() as node,
+        waiting_beside(node) if where == PAIR else nullcontext(),
+        trio.open_nursery() as nursery,
+    ):
+        one, other = await spawned(node, 2, where)
         answers: list[Any] = []
 
         async def begin() -> None:
@@ -162,7 +168,7 @@ async def test_a_callee_above_its_caller_cannot_ask_it_after_its_timeout() -> No
         assert rings == [(other, one, other)]
 
 
-@pytest.mark.parametrize("where", [Threads("pod"), PAIR], ids=str)
+@EACH
 async def test_a_caller_with_an_answer_still_waits_for_the_callback_above_it(
     where: Threads,
 ) -> None:
