@@ -3,24 +3,19 @@
 import os
 import select
 from collections import deque
-from typing import Any, Final, Unpack
-from urllib.parse import unquote, urlsplit
+from typing import Any, Unpack
 
 from paho.mqtt import MQTTException
-from paho.mqtt.client import Client, MQTTMessage, MQTTv5, error_string
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.client import MQTTMessage, error_string
+from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
-from ..meta.checks import check_url
+from ..meta.mqtt_address import KEEP_ALIVE, MQTTAddress
 from .bridge import DeviceBridge, DeviceKeywords
 
 __all__ = ["MQTTTopics"]
-
-_KEEP_ALIVE: Final = 15
-"""Seconds after which paho pings; after as many without an answer, the connection is lost."""
-_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 
 class MQTTTopics(DeviceBridge):
@@ -44,21 +39,17 @@ class MQTTTopics(DeviceBridge):
 
     def __init__(self, url: str, *topics: str, **options: Unpack[DeviceKeywords]) -> None:
         super().__init__(**options)
-        self._url, self._topics = urlsplit(check_url("MQTTTopics(url)", url, *_PORTS)), topics
+        self._address, self._topics = MQTTAddress("MQTTTopics(url)", url), topics
 
     def open(self) -> None:
         """Connect, and subscribe."""
         self._heard: deque[MQTTMessage] = deque()
         self._answers: list[ReasonCode] = []
-        url, client = self._url, Client(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
-        if url.username is not None:
-            client.username_pw_set(unquote(url.username), unquote(url.password or ""))
-        if url.scheme == "mqtts":
-            client.tls_set()
+        client = self._address.make_client()
         client.on_connect = client.on_publish = lambda *call: self._answers.append(call[3])
         client.on_subscribe = lambda *call: self._answers.extend(call[3])
         client.on_message = lambda *call: self._heard.append(call[2])
-        client.connect(url.hostname or "localhost", url.port or _PORTS[url.scheme], _KEEP_ALIVE)
+        self._address.connect(client)
         self._client = client
         try:
             self._wait_for_answer()
@@ -98,7 +89,7 @@ class MQTTTopics(DeviceBridge):
             self._turn(0.0)
         if not self._heard:
             awaited: list[Any] = [self._client.socket(), self._bell]
-            if self._bell in select.select(awaited, [], [], _KEEP_ALIVE / 3)[0]:
+            if self._bell in select.select(awaited, [], [], KEEP_ALIVE / 3)[0]:
                 os.read(self._bell, 1000)
             self._turn(0.0)
         return self._heard.popleft() if self._heard else None

@@ -105,14 +105,14 @@ def test_a_refused_message_is_an_answer_and_a_refused_connection_is_a_lost_devic
 
     granted, refused = (SimpleNamespace(is_failure=value) for value in (False, True))
     client, topics = MagicMock(), MQTTTopics("mqtt://localhost")
-    client.connect.side_effect = lambda *_: client.on_connect(None, None, None, granted)
+    client.connect.side_effect = lambda *_, **__: client.on_connect(None, None, None, granted)
     client.publish.side_effect = lambda *_, **__: client.on_publish(None, None, 1, refused)
-    monkeypatch.setattr("ergo_py.devices.mqtt_topics.Client", lambda *_, **__: client)
+    monkeypatch.setattr("ergo_py.meta.mqtt_address.Client", lambda *_, **__: client)
     topics.open()
     with pytest.raises(MQTTException) as found:
         topics.write(("secret", b"1"))
     topics.close()
-    client.connect.side_effect = lambda *_: client.on_connect(None, None, None, refused)
+    client.connect.side_effect = lambda *_, **__: client.on_connect(None, None, None, refused)
 
     assert not isinstance(found.value, topics.lost_by)
     with pytest.raises(ConnectionRefusedError):

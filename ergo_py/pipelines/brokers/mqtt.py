@@ -1,16 +1,14 @@
 """`MQTT`: topics of an MQTT broker, as a source and as a sink."""
 
 from typing import Final, Unpack
-from urllib.parse import unquote, urlsplit
 
-from paho.mqtt.client import Client, MQTTMessage, MQTTv5, error_string
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.client import Client, MQTTMessage, error_string
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from ..._core.vocabulary.public_names import show_public_names
-from ...meta.checks import check_url
+from ...meta.mqtt_address import MQTTAddress
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened, decoded
 
@@ -18,9 +16,6 @@ __all__ = ["MQTT"]
 
 _FOREVER: Final = 0xFFFFFFFF
 """The session does not expire."""
-_KEEP_ALIVE: Final = 15
-"""Seconds after which paho pings; after as many without an answer, the connection is lost."""
-_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 
 class MQTT(Broker[Client, tuple[int, int]]):
@@ -53,26 +48,21 @@ class MQTT(Broker[Client, tuple[int, int]]):
         self, url: str, topic: str, *, session: str = "", **options: Unpack[BatchKeywords]
     ) -> None:
         super().__init__(**options)
-        self._url = urlsplit(check_url("MQTT(url)", url, *_PORTS))
+        self._address = MQTTAddress("MQTT(url)", url)
         self._topic, self._session = topic, session
 
     def connect(self) -> Opened[Client]:
         """Connect, without waiting for the answer of the broker. paho starts no thread."""
-        url, name = self._url, self._session
-        client = Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTv5, manual_ack=True)
-        if url.username is not None:
-            client.username_pw_set(unquote(url.username), unquote(url.password or ""))
-        if url.scheme == "mqtts":
-            client.tls_set()
+        name = self._session
+        client = self._address.make_client(name, manual_ack=True)
         client.on_connect = client.on_publish = lambda *call: self._answers.append(call[3])
         client.on_subscribe = client.on_unsubscribe = lambda *call: self._answers.extend(call[3])
         client.on_message = self._find
         wishes = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         wishes.SessionExpiryInterval = _FOREVER if name else 0
         wishes.ReceiveMaximum = self.prefetch
-        host, port = url.hostname or "localhost", url.port or _PORTS[url.scheme]
         self._answers: list[ReasonCode] = []
-        client.connect(host, port, _KEEP_ALIVE, clean_start=not name, properties=wishes)
+        self._address.connect(client, clean_start=not name, wishes=wishes)
         return client, client.disconnect
 
     def prepare(self) -> None:
