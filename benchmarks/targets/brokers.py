@@ -16,8 +16,9 @@ from paho.mqtt.client import MQTTMessage
 
 from benchmarks.targets.control import JSON
 from benchmarks.targets.target import Target
+from ergo_py.meta import mqtt_address
 from ergo_py.pipelines import AMQP, MQTT, Item, JetStream, Kafka, PostgresQueue, RedisStream, Source
-from ergo_py.pipelines.brokers import kafka, mqtt
+from ergo_py.pipelines.brokers import kafka
 from ergo_py.pipelines.brokers.broker import Opened, header_of, key_of
 
 __all__ = ["TARGETS"]
@@ -229,7 +230,7 @@ def _amqp(messages: list[Delivered]) -> Source:
 
 
 def _mqtt(messages: list[Delivered]) -> Source:
-    with patch.object(mqtt, "Client", lambda *_, **__: _PahoClient(messages)):
+    with patch.object(mqtt_address, "Client", lambda *_, **__: _PahoClient(messages)):
         source = MQTT("mqtt://localhost", "jobs/#", session="fuzz")
         source.open()
     return source
