@@ -406,13 +406,28 @@ class LeavingConnections:
         moved: the end of a connection takes longer than its move, and the others would wait.
         """
         with trio.CancelScope(shield=True):
-            for moving in self._left:
-                for _ in range(_LOOKS):
-                    if moving.departure.has_served():
-                        break
-                    await trio.sleep(_LOOK)
-                await _forward(channel, moving, *moving.departure.end(moving.connection))
-                await self._leave(moving.number, moving.session)
+            waiting = self._left
+            for _ in range(_LOOKS):  # at all together: a thousand busy ones take as long as one
+                waiting = await self._end_served(waiting, channel)
+                if not waiting:
+                    break
+                await trio.sleep(_LOOK)
+            for moving in waiting:
+                await self._end(moving, channel)
+
+    async def _end_served(self, some: list[_Moving], channel: Channel) -> list[_Moving]:
+        """End the connections that have served all messages. Returns the others."""
+        others = list[_Moving]()
+        for moving in some:
+            if moving.departure.has_served():
+                await self._end(moving, channel)
+            else:
+                others.append(moving)
+        return others
+
+    async def _end(self, moving: _Moving, channel: Channel) -> None:
+        await _forward(channel, moving, *moving.departure.end(moving.connection))
+        await self._leave(moving.number, moving.session)
 
     async def _take_back(self, channel: Channel) -> None:
         """Let all connections stay that the successor does not serve yet."""

@@ -17,7 +17,9 @@ import trio
 from ergo_py import PID, Alias, ChildSpec, StateMachine
 from ergo_py.handover.channel import Channel
 from ergo_py.handover.channel import connect as connect_to_program
+from ergo_py.handover.leaving_connections import LeavingConnections
 from ergo_py.meta import TCP
+from ergo_py.meta.sockets.streams.departure import Departure
 from ergo_py.state_machine import state
 from examples.guide.moved_session import Visitor
 from tests.actors import LogKeeper
@@ -116,6 +118,41 @@ async def test_connections_move_in_batches_as_long_as_there_is_time(
         (taken,) = (record for record in log if record.event == "a successor has taken over")
         assert taken.fields["staying"] == staying
         assert taken.fields["connections"] == 5 - sum(staying.values())
+
+
+async def test_busy_connections_are_waited_for_together_when_all_have_moved(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave, end, served, ended = LeavingConnections.leave, Departure.end, set[object](), list[Any]()
+
+    async def leave_busy(self: LeavingConnections, *args: Any) -> None:
+        began = trio.current_time()
+
+        def end_and_note(departure: Departure, leaver: Any) -> Any:
+            ended.append((departure in served, trio.current_time() - began))
+            return end(departure, leaver)
+
+        def is_first(departure: Departure) -> bool:
+            served.update([] if served else [departure])
+            return departure in served
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Departure, "end", end_and_note)
+            patch.setattr(Departure, "has_served", is_first)
+            await leave(self, *args)
+
+    monkeypatch.setattr(LeavingConnections, "leave", leave_busy)
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
+        peers = [await connect(place) for _ in range(4)]
+        for peer in peers:
+            assert await receive(peer, 8) == b"welcome\n"
+        new = await start(door(Visitor, unix=place), limit=inf)
+        await new.serves.wait()
+        await old.has_ended.wait()
+        for peer in peers:
+            await peer.aclose()
+
+    assert ended == [(True, 0.0), *[(False, pytest.approx(0.25))] * 3]
 
 
 class Large(Visitor):
