@@ -372,6 +372,15 @@ def _() -> None:
     on_a_node(main)
 
 
+@mistake("two `open_node()` in a program, and `node.send` to a process of the other node")
+def _() -> None:
+    async def main(node: Node) -> None:
+        async with open_node(watchdog=None, log_output="json") as other:
+            node.send(await other.spawn(Counter), 5)
+
+    on_a_node(main)
+
+
 @mistake("`await ask(counter).add(3)` with an address")
 def _() -> None:
     async def main(node: Node) -> None:
@@ -656,6 +665,7 @@ def masked(text: str) -> str:
         r"<\1\2\3 at 0x…>",
         text,
     )
+    text = re.sub(rf"{re.escape(__file__)}:\d+", "…/shop.py:9", text)
     return re.sub(r"\b_\.<locals>\.|  # type: ignore\[.*?\]", "", text)
 
 
@@ -672,4 +682,7 @@ def updated(page: str) -> str:
 
 
 if __name__ == "__main__":
+    # Texts name the module of a class, which `python -m` would call __main__.
+    from tests.mistakes import updated
+
     PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -232,7 +232,7 @@ class Kernel:
         self.lifetimes: Lifetimes = Lifetimes(options.obituaries)
         """How many processes have started, and how they ended."""
         names, obituaries = self.router.registry.names, self.lifetimes.obituaries
-        missed = MissedAddresses(names, obituaries, self._warn_of_miss)
+        missed = MissedAddresses(names, obituaries, self.router.advice, self._warn_of_miss)
         self.router.dead_letters.tell_of_misses(missed.note)
 
     def _compose_threads(self, bridge: Bridge) -> None:

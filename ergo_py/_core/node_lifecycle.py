@@ -3,7 +3,6 @@ in bounded time.
 """
 
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
@@ -30,15 +29,14 @@ from .kernel import Kernel, TaskGuard
 from .messaging.observer import Sight
 from .messaging.remote import Network, RunningNetwork
 from .messaging.traces import TracedProcess, TracedSends, Tracing, call_with_trace
+from .open_nodes import open_nodes, opened_at
 from .processes.ownership import kill_all, stop_all
 from .processes.process import processes_of
 from .runtime.abandonable import Abandonable
-from .runtime.bridge import Lock
 from .runtime.dispatcher_threads import LoopPin
 from .runtime.keyboard_interrupt import Interrupts
 from .runtime.thread_parent import capture_cancellation
 from .runtime.time_slices import in_slices
-from .sources import seeded_creation
 
 # Every node uses the C extension, if it was built.
 from .speed import installation
@@ -116,27 +114,6 @@ class NodeKeywords(TypedDict, total=False):
     cpu: int | None
 
 
-class _Creations:
-    """Numbers the nodes that start in this program. All numbers differ, even if the clock is set
-    back.
-    """
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._lock = Lock()
-
-    def next(self) -> int:
-        """Return the time; or the last number plus 1, if the clock stands still or was set back."""
-        seeded = seeded_creation()
-        if seeded is not None:
-            return seeded
-        with self._lock:
-            self._last = max(self._last + 1, time.time_ns())
-            return self._last
-
-
-_creations: Final = _Creations()
-
 N = TypeVar("N", bound=Node)
 
 _RUN_OVER: Final = (
@@ -151,7 +128,7 @@ class NodeContext(Generic[N]):
     """The result of ``open_node``: an async context manager that runs the node."""
 
     def __init__(self, options: NodeOptions, node_type: type[N]) -> None:
-        self._name = options.name
+        self._place = opened_at()
         self._options = options
         self._node_type: type[N] = node_type
         self._node: N | None = None
@@ -217,7 +194,7 @@ class NodeContext(Generic[N]):
         why = self._hold_cpu()
         if self._options.tracing is not None:
             try:
-                self._options.tracing.start(self._name)
+                self._options.tracing.start(self._options.name)
             except BaseException:
                 self._release()
                 raise
@@ -225,12 +202,12 @@ class NodeContext(Generic[N]):
         # A system task: cancelling the surrounding code must not cancel the processes, since the
         # node stops them in order. And the node can abandon a process that does not end, while a
         # nursery would wait for it forever.
-        trio.lowlevel.spawn_system_task(self._main, name=f"node {self._name}")
+        trio.lowlevel.spawn_system_task(self._main, name=f"node {self._options.name}")
         interrupt = await self._wait_for(self._ready)
         node = self._node
         if node is None:
             self._release()
-            raise interrupt or self._failure or NodeStoppedError(self._name)
+            raise interrupt or self._failure or NodeStoppedError(self._options.name)
         try:
             if interrupt is not None:
                 raise interrupt
@@ -254,7 +231,7 @@ class NodeContext(Generic[N]):
         self._body.__enter__()
         node._kernel.on_fatal(self._body.cancel)
         trio.lowlevel.spawn_system_task(
-            self._heed_stop, node, self._body, name=f"node {self._name}: stop"
+            self._heed_stop, node, self._body, name=f"node {self._options.name}: stop"
         )
         return node
 
@@ -346,7 +323,7 @@ class NodeContext(Generic[N]):
         """Stop everything, in a task that receives no cancellation and no KeyboardInterrupt."""
         assert self._node is not None
         trio.lowlevel.spawn_system_task(
-            self._shut_down, self._node, name=f"node {self._name}: going down"
+            self._shut_down, self._node, name=f"node {self._options.name}: going down"
         )
         return await self._wait_for(self._over, asked=asked)
 
@@ -354,6 +331,7 @@ class NodeContext(Generic[N]):
 
     async def _main(self) -> None:
         options = self._options
+        creation = open_nodes.add(options.name, self._place)
         try:
             async with trio.open_nursery() as nursery:
                 on_spawned = (
@@ -363,7 +341,7 @@ class NodeContext(Generic[N]):
                 )
                 if options.tracing is not None:
                     on_spawned = partial(_trace_calls, on_spawned)
-                kernel = Kernel(options, _creations.next(), nursery, on_spawned)
+                kernel = Kernel(options, creation, nursery, on_spawned)
                 kernel.learn_traced_sends(_trace_sends)
                 self._node = self._node_type(kernel, options.expose_env)
                 kernel.start(kernel.clock.run, name="clock")
@@ -397,6 +375,7 @@ class NodeContext(Generic[N]):
             if self._node is not None and not self._closing.is_set():
                 self._node._router.close(_RUN_OVER)
                 self._node._kernel.dispatcher_threads.dismiss_main()
+            open_nodes.remove(options.name, creation)
             self._release()
             self._ready.set()
             self._down.set()

@@ -19,6 +19,7 @@ from weakref import WeakSet
 import outcome
 import trio
 
+from .._core.open_nodes import open_nodes
 from .._core.runtime.bridge import Parker, ReaderThread
 from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.errors import NodeStoppedError
@@ -519,7 +520,8 @@ def open_control(node: Any, permissions: frozenset[str]) -> Server:
     if any(other.serves(node.name) for other in tuple(_servers)):
         node.log.warning(
             f"another node of this program is named {node.name!r}, and `ergo` cannot tell them "
-            "apart: give each node a name of its own, as in open_node('shop-2@localhost')"
+            "apart: give each node a name of its own, as in open_node('shop-2@localhost'); they "
+            f"were opened at {open_nodes.places(node.name)}"
         )
     server = Server(node, permissions)
     server.start()

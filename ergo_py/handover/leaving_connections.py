@@ -407,7 +407,7 @@ class LeavingConnections:
         """
         with trio.CancelScope(shield=True):
             waiting = self._left
-            for _ in range(_LOOKS):  # at all together: a thousand busy ones take as long as one
+            for _ in range(_LOOKS):  # at all connections: the busy connections share the wait
                 waiting = await self._end_served(waiting, channel)
                 if not waiting:
                     break
@@ -416,14 +416,14 @@ class LeavingConnections:
                 await self._end(moving, channel)
 
     async def _end_served(self, some: list[_Moving], channel: Channel) -> list[_Moving]:
-        """End the connections that have served all messages. Returns the others."""
-        others = list[_Moving]()
+        """End the connections that have served all messages. Returns the busy connections."""
+        busy = list[_Moving]()
         for moving in some:
             if moving.departure.has_served():
                 await self._end(moving, channel)
             else:
-                others.append(moving)
-        return others
+                busy.append(moving)
+        return busy
 
     async def _end(self, moving: _Moving, channel: Channel) -> None:
         await _forward(channel, moving, *moving.departure.end(moving.connection))

@@ -5,6 +5,7 @@ Threads and sockets are the point here, so time is real.
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -98,6 +99,7 @@ async def test_two_nodes_of_a_program_with_the_same_name_are_told_of(
 
     (line,) = capsys.readouterr().err.splitlines()
     assert "another node of this program is named 'twin@localhost'" in line
+    assert re.search(rf"opened at {__file__}:(\d+) and {__file__}:\1", line)
 
 
 @pytest.mark.parametrize(

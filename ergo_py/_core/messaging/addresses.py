@@ -1,8 +1,9 @@
 """`Addresses`: the processes of a node by their PIDs, names, aliases and keys, and other nodes."""
 
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
+from ..open_nodes import open_nodes
 from ..tables.directory import Directory
 from ..tables.registry import Registry
 from ..vocabulary.errors import ProcessUnknownError, TargetTypeError
@@ -13,6 +14,8 @@ from .remote import RemoteNodes
 
 __all__ = ["Addresses"]
 
+E = TypeVar("E", bound=Exception)
+
 _NAMES: Final = 1000
 """Most names that an unknown name is compared with."""
 
@@ -22,10 +25,11 @@ class Addresses:
     ``processes``.
     """
 
-    __slots__ = ("directory", "node", "processes", "registry", "remote", "stopped")
+    __slots__ = ("creation", "directory", "node", "processes", "registry", "remote", "stopped")
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, creation: int) -> None:
         self.node: str = node
+        self.creation: int = creation
         self.processes: dict[PID, AnyProcess] = {}
         """All processes of the node."""
         self.registry: Registry[Receiver] = Registry()
@@ -77,7 +81,20 @@ class Addresses:
         """The error for an address without a process. It proposes a name that is nearly the
         same.
         """
-        return ProcessUnknownError(to, what, self.names_beside(to))
+        return self.explained(ProcessUnknownError(to, what, self.names_beside(to)), to)
+
+    def explained(self, error: E, to: Target) -> E:
+        """Add the advice about an address to its error."""
+        advice = self.advice(to)
+        if advice:
+            error.add_note(f"hint: {advice}")
+        return error
+
+    def advice(self, to: object) -> str:
+        """What to write if ``to`` is of another open node of this program with the same name;
+        empty if it is not.
+        """
+        return open_nodes.advice(to, self.node, self.creation)
 
     def names_beside(self, to: Target) -> tuple[str, ...]:
         """Names to compare a missing name with: a copy, since errors are kept, and not all, since a

@@ -480,7 +480,8 @@ class Calls:
         if callee is None:
             router = self._router
             names = router.names_beside(to)
-            return TargetDownError(to, request, router.missing(to), names, begun=begun)
+            error = TargetDownError(to, request, router.missing(to), names, begun=begun)
+            return router.explained(error, to)
         return TargetDownError(to, request, callee.reason or NoProcess(), begun=begun)
 
     def _refuse_ring(self, process: Asker, callee: Receiver, to: object, request: object) -> None:

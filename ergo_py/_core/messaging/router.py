@@ -107,7 +107,6 @@ class Router(Addresses):
     __slots__ = (
         "bridge",
         "clock",
-        "creation",
         "dead_letters",
         "deadlocks",
         "free",
@@ -133,8 +132,7 @@ class Router(Addresses):
         turns: TrioTurns,
         hooks: tuple[Hook, ...] = (),
     ) -> None:
-        Addresses.__init__(self, node)
-        self.creation: int = creation
+        Addresses.__init__(self, node, creation)
         self.bridge: Bridge = bridge
         self.clock: Clock = clock
         self.dead_letters: DeadLetters = dead_letters

@@ -159,17 +159,23 @@ class Ends(Protocol):
 
 class MissedAddresses:
     """Counts the messages to each address without a process, and warns at the first message to a
-    misspelled name, and at the tenth to any address.
+    misspelled name or to an address of another node with the same name, and at the tenth to any
+    address.
 
     A message to a process that has ended is no mistake by itself: a process may end at any time.
     """
 
-    __slots__ = ("_compared", "_counts", "_left", "_names", "_obituaries", "_warn")
+    __slots__ = ("_advice", "_compared", "_counts", "_left", "_names", "_obituaries", "_warn")
 
     def __init__(
-        self, names: Collection[str], obituaries: Ends, warn: Callable[[str], None]
+        self,
+        names: Collection[str],
+        obituaries: Ends,
+        advice: Callable[[object], str],
+        warn: Callable[[str], None],
     ) -> None:
         self._names = names
+        self._advice = advice
         self._obituaries = obituaries
         self._warn = warn
         self._compared = 0
@@ -186,13 +192,20 @@ class MissedAddresses:
             return
         if len(counts) > _ADDRESSES:
             counts.clear()
-        text = self._misspelled(local_name(target)) if count == 1 else self._ended(target)
+        text = self._mistaken(target) if count == 1 else self._ended(target)
         if text is not None:
             self._left -= 1
             self._warn(text)
 
-    def _misspelled(self, name: str | None) -> str | None:
-        if name is None or self._compared == _COMPARED or len(self._names) > _NAMES:
+    def _mistaken(self, target: object) -> str | None:
+        name = local_name(target)
+        if name is not None:
+            return self._misspelled(name)
+        advice = self._advice(target)
+        return f"`send` returned False: {advice}" if advice else None
+
+    def _misspelled(self, name: str) -> str | None:
+        if self._compared == _COMPARED or len(self._names) > _NAMES:
             return None
         if self._obituaries.has_named(name):
             return None

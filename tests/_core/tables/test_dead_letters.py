@@ -296,7 +296,7 @@ def misses(*names: str, reasons: dict[object, Reason] | None = None) -> tuple[An
     """The counts of a node with these names, where ``gone`` has ended, and their warnings."""
     known, told = reasons or {}, list[str]()
     ends: Any = SimpleNamespace(reason_of=known.get, has_named="gone".__eq__)
-    return MissedAddresses(names, ends, told.append), told
+    return MissedAddresses(names, ends, lambda target: "", told.append), told
 
 
 @pytest.mark.parametrize(
