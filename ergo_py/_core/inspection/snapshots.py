@@ -42,7 +42,11 @@ def _waiting_tasks(process: Process | Meta) -> list[Task]:
     tasks: list[object] = []
     if isinstance(process, Meta):
         parts = (process.birth, process.handler, process.ending) if at_work else ()
-        tasks += [part.task.task for part in (process.reader, *parts) if part.task is not None]
+        tasks += [
+            part.task.task
+            for part in (process.reader, *parts)
+            if part is not None and part.task is not None
+        ]
     elif at_work:
         tasks.append(process.callback_task)
     return [task for task in tasks if isinstance(task, Task)]

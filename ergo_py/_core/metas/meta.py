@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trio.lowlevel import current_task
 
 from ..kernel import Kernel
+from ..messaging.observer import Spawned
 from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import LANES, Router, check_priority
 from ..messaging.waiters import TaskWaiter
@@ -103,7 +104,7 @@ class Meta:
         options: MetaOptions,
         owner: "Process | Meta",
         process: "Process",
-        birth: "Birth",
+        birth: "Birth | None",
     ) -> None:
         router = kernel.router
         self.kernel: Kernel = kernel
@@ -152,7 +153,8 @@ class Meta:
         """Messages that were served so."""
         self._logger: FilteringBoundLogger | None = None
         """Its logger; None until it logs."""
-        self.birth: Birth = birth
+        self.birth: Birth | None = birth
+        """The spawn; None if ``init`` had nothing to wait for."""
         self.reader: Reader = Reader(self)
         self.handler: Handler = Handler(self)
         self.ending: Ending = Ending(self)
@@ -317,9 +319,12 @@ class Meta:
     def started(self) -> None:
         """Serve messages from now on: ``init`` has succeeded, and the reader runs."""
         self.ending.opened()
-        if self.kernel.observer is None:
+        observer = self.kernel.observer
+        if observer is None:
             # The observer must see each message, so the handler would serve all of them.
             self.serve_inline = self.behaviour._serve_in_passing
+        else:
+            observer(Spawned(self.id, self.owner.id, self.callbacks.behaviour, None))
 
     def refuse_messages(self) -> None:
         """Refuse messages from now on: the termination has begun."""

@@ -4,13 +4,12 @@ behind.
 
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, NoReturn
 
 import outcome
 import trio
 
 from ..kernel import Kernel
-from ..messaging.observer import Spawned
 from ..processes.ownership import stop_all
 from ..processes.process import Process
 from ..runtime.bridge import Parker
@@ -25,6 +24,7 @@ from ..vocabulary.errors import (
 from ..vocabulary.hints import explain
 from ..vocabulary.ids import Alias
 from ..vocabulary.options import MetaOptions
+from ..vocabulary.reasons import Reason
 from .meta import Meta
 from .shared_state import Flag
 
@@ -55,17 +55,17 @@ class Birth:
             SpawnError: a stop was asked for meanwhile.
             InitTimeoutError: the time was over.
         """
-        behaviour, timeout, was_cut = meta.callbacks.behaviour, meta.options.init_timeout, False
+        timeout, was_cut = meta.options.init_timeout, False
         init_inline = meta.behaviour._begin_in_passing
         if "init" in meta.callbacks.defined and not (init_inline is not None and init_inline()):
             with trio.CancelScope(deadline=trio.current_time() + timeout) as self._scope:
                 await meta.handler.callback("init", Flag())
             # The init was too late and has failed, even if it swallowed the cancellation.
             was_cut, self._scope = self._scope.cancel_called, None
-        if (reason := meta.ending.reason) is not None:
-            raise SpawnError(f"{behaviour} was stopped during its init: {reason}")
+        if meta.ending.reason is not None:
+            raise _stopped(meta)
         if was_cut:
-            raise InitTimeoutError(behaviour, timeout)
+            raise InitTimeoutError(meta.callbacks.behaviour, timeout)
 
     def cut_short(self) -> None:
         """Cancel ``init``, if it runs."""
@@ -81,30 +81,16 @@ async def spawn_meta(
     reads: bool = False,
 ) -> Meta:
     """Make a meta-process, run its ``init``, start its reader. ``task`` is the task of this spawn,
-    if it has its own; with ``reads``, that task or the caller begins to read.
+    if it has its own; with ``reads``, that task begins to read.
 
     Raises:
         SpawnError: the meta-process could not be started; everything is cleaned up.
     """
-    kernel = owner.kernel
-    if kernel.router.stopped:
-        raise NodeStoppedError(kernel.pid.node, "it starts nothing any more")
-    if not isinstance(owner, Process):
-        owner.allow_spawn()
-    process = owner if isinstance(owner, Process) else owner.process
-    meta = Meta(kernel, behaviour, options, owner, process, Birth(task))
-    has_thread = meta.reader.has_thread
-    if has_thread and kernel.thread_fairness.readers >= kernel.options.max_reader_threads:
-        raise TooManyReadersError(kernel.options.max_reader_threads)
-    # Bypass the class's own __setattr__: a frozen dataclass may be a meta-process.
-    object.__setattr__(behaviour, "_meta", meta)
-    if has_thread:
-        # Before init runs, so that concurrent spawns do not all take the last place.
-        kernel.thread_fairness.take_place()
-    kernel.router.registry.aliases[meta.id] = meta
-    owner.own(meta.id, meta)
+    birth = Birth(task)
+    meta = _make(owner, behaviour, options, birth)
+    kernel, has_thread = meta.kernel, meta.reader.has_thread
     try:
-        await meta.birth.initialise(meta)
+        await birth.initialise(meta)
         if kernel.options.debug_shared_state:
             behaviour._watch_writes()
         if not reads or has_thread:
@@ -112,23 +98,15 @@ async def spawn_meta(
         elif task is not None:
             meta.reader.adopt(task)
     except BaseException as error:
-        if has_thread:
-            kernel.thread_fairness.give_place_back()
-        explain(error, behaviour)
-        reason = meta.ending.abort(error)
+        reason = _abort(meta, error)
         if meta.owned and not isinstance(error, GeneratorExit):
             with trio.CancelScope(shield=True):
                 await stop_all(meta.owned, reason)
-        meta.ending.release()
-        if isinstance(error, SpawnError) or not isinstance(error, Exception):
-            raise
-        raise InitError(meta.callbacks.behaviour, error, reason) from error
+        _raise_failure(meta, error, reason)
     meta.started()
-    if kernel.observer is not None:
-        kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))
     if len(meta.mailbox):
         meta.wake()
-    if task is None and not reads:
+    if task is None:
         # The meta-process runs: an owner that is cancelled here would never learn its alias.
         with trio.CancelScope(shield=True):
             await kernel.router.pause()
@@ -142,14 +120,65 @@ def spawn_meta_in_passing(owner: Process | Meta, behaviour: Any, options: MetaOp
     Raises:
         SpawnError: the meta-process could not be started; everything is cleaned up.
     """
-    starting = spawn_meta(owner, behaviour, options, reads=True)
+    meta = _make(owner, behaviour, options, None)
     try:
-        starting.send(None)
-    except StopIteration as started:
-        return started.value  # type: ignore[no-any-return]
-    finally:
-        starting.close()
-    raise AssertionError(f"the start of {type(behaviour).__qualname__} has to wait")
+        began = behaviour._begin_in_passing()
+        assert began, "the init has to wait"
+        if meta.ending.reason is not None:
+            raise _stopped(meta)
+        if meta.kernel.options.debug_shared_state:
+            behaviour._watch_writes()
+    except BaseException as error:
+        _raise_failure(meta, error, _abort(meta, error))
+    meta.started()
+    return meta
+
+
+def _make(
+    owner: Process | Meta, behaviour: Any, options: MetaOptions, birth: Birth | None
+) -> Meta:
+    """Make a meta-process that its owner and its alias know, before its ``init``."""
+    kernel = owner.kernel
+    if kernel.router.stopped:
+        raise NodeStoppedError(kernel.pid.node, "it starts nothing any more")
+    if isinstance(owner, Process):
+        process = owner
+    else:
+        process = owner.process
+        if owner.ending.reason is not None:
+            owner.allow_spawn()
+    meta = Meta(kernel, behaviour, options, owner, process, birth)
+    has_thread = meta.reader.has_thread
+    if has_thread and kernel.thread_fairness.readers >= kernel.options.max_reader_threads:
+        raise TooManyReadersError(kernel.options.max_reader_threads)
+    # Bypass the class's own __setattr__: a frozen dataclass may be a meta-process.
+    object.__setattr__(behaviour, "_meta", meta)
+    if has_thread:
+        # Before init runs, so that concurrent spawns do not all take the last place.
+        kernel.thread_fairness.take_place()
+    kernel.router.registry.aliases[meta.id] = meta
+    owner.own(meta.id, meta)
+    return meta
+
+
+def _stopped(meta: Meta) -> SpawnError:
+    return SpawnError(f"{meta.callbacks.behaviour} was stopped during its init: {meta.reason}")
+
+
+def _abort(meta: Meta, error: BaseException) -> Reason:
+    """Begin the cleanup of a meta-process that has not started. Returns the reason of its end."""
+    if meta.reader.has_thread:
+        meta.kernel.thread_fairness.give_place_back()
+    explain(error, meta.behaviour)
+    return meta.ending.abort(error)
+
+
+def _raise_failure(meta: Meta, error: BaseException, reason: Reason) -> NoReturn:
+    """End the cleanup, and raise the error of the spawn."""
+    meta.ending.release()
+    if isinstance(error, SpawnError) or not isinstance(error, Exception):
+        raise error
+    raise InitError(meta.callbacks.behaviour, error, reason) from error
 
 
 def spawn_meta_beside(

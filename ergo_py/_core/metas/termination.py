@@ -141,7 +141,7 @@ class Ending:
             self.task.start(
                 self.meta.kernel, self._close, f"{self.meta.callbacks.behaviour} ending"
             )
-        else:
+        elif self.meta.birth is not None:
             self.meta.birth.cut_short()
 
     async def run_in(self, task: DetachedTask | None, reason: Reason) -> None:
@@ -269,7 +269,7 @@ class Ending:
         meta.log.error(
             "meta-process abandoned: it did not end when killed", callback=meta.current_callback()
         )
-        for detached in (meta.birth.task, self.task):
+        for detached in (None if meta.birth is None else meta.birth.task, self.task):
             if detached is not None:
                 await detached.cut_off()
         with trio.CancelScope(shield=True):

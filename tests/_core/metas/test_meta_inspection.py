@@ -21,7 +21,7 @@ from ergo_py import (
     Shutdown,
 )
 from ergo_py._core.metas.meta import Meta
-from ergo_py._core.metas.spawn import Birth, spawn_meta
+from ergo_py._core.metas.spawn import spawn_meta
 from ergo_py._core.vocabulary.options import MetaOptions
 from ergo_py._core.vocabulary.states import MetaState
 from ergo_py.errors import BehaviourError, ProcessUnknownError
@@ -310,7 +310,7 @@ async def test_a_meta_process_abandoned_twice_is_listed_once_with_its_reader_thr
 async def test_a_meta_process_that_ends_before_its_init_begins_has_no_init_to_cut_off() -> None:
     async with owning() as owned:
         process = process_of(owned.node, owned.owner)
-        meta = Meta(kernel_of(owned.node), InTask(), MetaOptions(), process, process, Birth())
+        meta = Meta(kernel_of(owned.node), InTask(), MetaOptions(), process, process, None)
 
         meta.finish(Shutdown())
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import MetaProcess, NodeStoppedError, Normal, Shutdown, SpawnError
+from ergo_py import InitError, MetaProcess, NodeStoppedError, Normal, Shutdown, SpawnError
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.metas.spawn import spawn_meta, spawn_meta_beside, spawn_meta_in_passing
@@ -54,9 +54,9 @@ class InThread(MetaProcess):
 
 
 @asynccontextmanager
-async def owner() -> AsyncIterator[tuple[Any, Process]]:
+async def owner(**options: Any) -> AsyncIterator[tuple[Any, Process]]:
     """A node, and a process of it that can own something."""
-    async with running_node() as node:
+    async with running_node(**options) as node:
         pid = await node.spawn(Puppet)
         process: Process = await node.call(pid, process_behind)
         yield node, process
@@ -175,13 +175,38 @@ async def test_a_stop_during_an_init_that_waits_for_nothing_fails_the_spawn() ->
             self.stop("enough")
             return True
 
-    behaviour = Stops(can=True)
+    behaviours = [Stops(can=True), Stops(can=True)]
     async with owner() as (node, process):
         with pytest.raises(SpawnError, match="was stopped during its init: enough"):
-            await spawn_meta(process, behaviour, MetaOptions())
+            await spawn_meta(process, behaviours[0], MetaOptions())
+        with pytest.raises(SpawnError, match="was stopped during its init: enough"):
+            spawn_meta_in_passing(process, behaviours[1], MetaOptions())
 
-        assert behaviour.tasks == []
+        assert [behaviour.tasks for behaviour in behaviours] == [[], []]
         assert node.metas() == []
+
+
+async def test_an_init_that_waits_for_nothing_and_fails_fails_the_spawn() -> None:
+    class Fails(InPassing):
+        def _begin_in_passing(self) -> bool:
+            raise ValueError("not today")
+
+    behaviour = Fails(can=True)
+    async with owner() as (node, process):
+        with pytest.raises(InitError, match="not today") as caught:
+            spawn_meta_in_passing(process, behaviour, MetaOptions())
+
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert behaviour.reasons == []
+        assert node.metas() == []
+
+
+async def test_writes_are_watched_after_an_init_that_waits_for_nothing() -> None:
+    behaviour = WithoutTask()
+    async with owner(debug_shared_state=True) as (_, process):
+        begin(process, behaviour)
+
+        assert type(behaviour) is not WithoutTask
 
 
 async def test_a_cancelled_spawn_behind_the_init_of_a_meta_process_returns_the_alias(
