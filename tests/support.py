@@ -207,7 +207,7 @@ _PRIVATE: Final = {
     "clock of time slices": "ergo_py._core.sources.slice_clock",
     "clock of traces": "ergo_py._core.inspection.trace.perf_counter",
     "connections made in a turn": "ergo_py.meta.sockets.acceptor._IN_TURN",
-    "connections that wait for actors": "ergo_py.meta.sockets.births._AT_ONCE",
+    "connections that wait for actors": "ergo_py.meta.sockets.acceptor._AT_ONCE",
     "CPU time of a thread": "ergo_py.testing.threads._cpu",
     "description of a stack": "ergo_py._core.inspection.watchdog._describe",
     "details of trio that differ": "ergo_py._core.runtime.handoff._UNMET",

@@ -16,7 +16,7 @@ from tests.web.rig import get, serving
 
 PACKAGE = str(Path(ergo_py.__file__).parent)
 
-FIRST_REQUEST = 136, 43
+FIRST_REQUEST = 124, 41
 """Functions and files from the accepted socket to the response, in pure Python. The goal is 100
 functions in 30 files.
 """

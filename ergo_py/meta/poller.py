@@ -64,6 +64,8 @@ class SocketPoller:
         self._paused: dict[int, _WatchedSocket | None] = {}
         """The watches of paused sockets; None while the reader has something else to wait for."""
         self._scope: trio.CancelScope | None = None
+        self.is_open: bool = False
+        """Whether sockets can be watched."""
 
     def open(self, turns: TrioTurns) -> None:
         """Open the epoll before there are connections: if no descriptor is left, the server fails
@@ -74,6 +76,7 @@ class SocketPoller:
         """
         self._epoll = select.epoll()
         self._turns = turns
+        self.is_open = True
 
     async def watch(self, sock: socket.socket, readable: Readable) -> None:
         """Call ``readable`` whenever the socket is readable, until it returns False."""
@@ -99,14 +102,15 @@ class SocketPoller:
         task: Task | None = None,
     ) -> _WatchedSocket:
         """Do the same without waiting, mostly without a task. Without ``ended`` and ``task``,
-        ``readable`` must not raise.
+        ``readable`` must not raise. This watch takes the place of another of the same socket.
         """
         assert self._epoll is not None
         watch, fd = _WatchedSocket(readable, task, ended), sock.fileno()
         if fd in self._paused:
             self._paused[fd] = watch
             return watch
-        self._epoll.register(fd, select.EPOLLIN)
+        if fd not in self._watches:
+            self._epoll.register(fd, select.EPOLLIN)
         self._watches[fd] = watch
         if self._scope is None:
             self._scope = trio.CancelScope()
@@ -140,11 +144,6 @@ class SocketPoller:
             self._epoll.register(fd, select.EPOLLIN)
             self._watches[fd] = watch
 
-    @property
-    def is_open(self) -> bool:
-        """Whether sockets can be watched."""
-        return self._epoll is not None
-
     def close(self) -> None:
         """Close the epoll. No task may be watching."""
         if self._scope is not None:
@@ -153,6 +152,7 @@ class SocketPoller:
             notify_closing(self._epoll)
             self._epoll.close()
             self._epoll = None
+            self.is_open = False
 
     def _forget(self, fd: int, watch: _WatchedSocket) -> None:
         if self._paused.get(fd) is watch:
@@ -160,7 +160,10 @@ class SocketPoller:
         if self._watches.get(fd) is watch:
             del self._watches[fd]
             if self._epoll is not None:
-                self._epoll.unregister(fd)
+                try:
+                    self._epoll.unregister(fd)
+                except OSError:  # the reader has closed its socket, which ends the watch, too
+                    return
 
     async def _serve(self) -> None:
         assert self._scope is not None

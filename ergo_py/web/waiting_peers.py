@@ -127,7 +127,9 @@ class WaitingPeers:
                 peer.since = self._site.now()
                 self._move(peer, self._in_head, self._site.options.head_timeout)
             return True
-        self._remove(peer)
+        assert peer.queue is not None
+        del peer.queue[peer]
+        # The connection goes on with the watch of the socket, or the poller ends the watch.
         since = None if b"\r\n\r\n" in peer.data else peer.since
         self._server.adopt_waiting(peer.sock, peer.address, peer.data, since)
         return False
@@ -204,11 +206,11 @@ class WaitingPeers:
             del peer.queue[peer]
         peer.queue = queue
         queue[peer] = moment = self._site.now() + seconds
-        self._check_by(moment)
+        if moment < self._at:
+            self._check_by(moment)
 
     def _check_by(self, moment: float) -> None:
-        if moment >= self._at:
-            return
+        """Check the time limits at ``moment``, which is earlier than the next check."""
         if self._watch is not None:
             self._watch.abandon()
         self._watch, self._at = Deadline(self._check), moment
@@ -221,7 +223,8 @@ class WaitingPeers:
             while queue:
                 peer, moment = next(iter(queue.items()))
                 if moment > now or not left:
-                    self._check_by(moment)
+                    if moment < self._at:
+                        self._check_by(moment)
                     break
                 left -= 1
                 if queue is self._in_head:

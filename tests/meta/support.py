@@ -105,7 +105,7 @@ def connections_of(server: Any) -> list[Any]:
 
 def connections_under_way(server: Any) -> int:
     """The accepted connections that still wait for their meta-processes."""
-    return len(server._births._under_way)
+    return len(server._births.under_way)
 
 
 def pause_after(server: Any, error: OSError) -> float:

@@ -1,12 +1,14 @@
 """Waiting for many sockets in a single task."""
 
 import errno
+import os
 import select
 import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+import trio.testing
 
 from ergo_py._core.runtime.parking import TrioTurns
 from ergo_py.meta.poller import SocketPoller, watch_alone
@@ -93,6 +95,74 @@ async def test_a_reader_waits_by_itself_after_the_poller_is_closed() -> None:
         theirs.send(b"x")
 
         await poller.watch(ours, lambda: ours.recv(1) != b"x")
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="a poller needs epoll")
+async def test_a_watch_takes_the_place_of_another_of_the_same_socket() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    heard, done = list[bytes](), trio.Event()
+
+    def go_on() -> bool:
+        heard.append(ours.recv(1))
+        if len(heard) == 3:
+            done.set()
+        return True
+
+    def begin() -> bool:
+        heard.append(ours.recv(1))
+        poller.add(ours, go_on)
+        return False
+
+    with ours, theirs, trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            poller = SocketPoller(nursery.start_soon)
+            poller.open(TrioTurns())
+            poller.add(ours, begin)
+            theirs.send(b"abc")
+            await done.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            poller.close()
+
+    assert heard == [b"a", b"b", b"c"]
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="a poller needs epoll")
+async def test_a_reader_that_closes_its_socket_ends_its_watch() -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    done = trio.Event()
+
+    def close() -> bool:
+        pairs[0][0].close()
+        return False
+
+    def read() -> bool:
+        pairs[1][0].recv(1)
+        done.set()
+        return True
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            poller = SocketPoller(nursery.start_soon)
+            poller.open(TrioTurns())
+            number = pairs[0][0].fileno()
+            poller.add(pairs[0][0], close)
+            pairs[0][1].send(b"x")
+            while pairs[0][0].fileno() >= 0:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+            # Another socket gets the number of the closed socket, and is watched.
+            os.dup2(pairs[1][0].fileno(), number)
+            with socket.socket(fileno=number) as same:
+                poller.add(same, read)
+                pairs[1][1].send(b"x")
+                await done.wait()
+                await trio.testing.wait_all_tasks_blocked()
+                poller.drop(same)
+            poller.close()
+    for pair in pairs:
+        for sock in pair:
+            sock.close()
 
 
 async def _nursery(task_status: trio.TaskStatus[trio.Nursery]) -> None:

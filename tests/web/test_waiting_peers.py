@@ -74,8 +74,9 @@ class Rig:
 
     def read(self) -> None:
         """Let the poller serve all sockets once."""
-        for readable in list(self.watched.values()):
-            readable()
+        for sock, readable in list(self.watched.items()):
+            if not readable():
+                self.watched.pop(sock, None)
 
     def advance(self, seconds: float) -> int:
         """Let time pass, up to the next time limit. Returns how many were due."""

@@ -134,9 +134,7 @@ def spawn_meta_in_passing(owner: Process | Meta, behaviour: Any, options: MetaOp
     return meta
 
 
-def _make(
-    owner: Process | Meta, behaviour: Any, options: MetaOptions, birth: Birth | None
-) -> Meta:
+def _make(owner: Process | Meta, behaviour: Any, options: MetaOptions, birth: Birth | None) -> Meta:
     """Make a meta-process that its owner and its alias know, before its ``init``."""
     kernel = owner.kernel
     if kernel.router.stopped:

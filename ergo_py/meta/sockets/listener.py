@@ -25,8 +25,7 @@ from ..poller import SocketPoller
 from ..readers import ReaderKind, ReaderWait, check_reader, start_beside
 from ..receivers import ReceiverOption, Receivers, make_actor
 from ..thread_inbox import ThreadInbox
-from .acceptor import Accepted, Acceptor
-from .births import Births
+from .acceptor import Accepted, Acceptor, Births
 from .messages import ORDERLY, Address, Cause, Endpoint, WhenFull
 from .options import LARGEST, StreamOptions
 from .socket_setup import GivenSocket, prepare_listener
@@ -94,11 +93,6 @@ class _Closing:
         """The owner is ending: no further connection begins."""
         self.drains: list[Caller] = []
         """The callers that wait for the end of all connections."""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether no further connection is accepted."""
-        return self.is_draining or self.is_shut
 
 
 class _Capacity(NamedTuple):
@@ -246,15 +240,6 @@ class Listener(MetaProcess):
         self._acceptor.run_in_thread()
         return None
 
-    def _may_accept(self, more: int = 0) -> bool:
-        """Whether another connection may be accepted now, with ``more`` accepted already in this
-        step. Never once the server drains, or its owner is ending.
-        """
-        if self._closing.has_begun or self._given.is_held or more >= self._births.places:
-            return False
-        most, when_full, _ = self._capacity
-        return most is None or when_full is WhenFull.REFUSE or self._has_place(more)
-
     def look_again(self) -> None:
         """Look whether connections may be accepted: the program has taken over."""
         self._wait.ring()
@@ -400,7 +385,7 @@ class Listener(MetaProcess):
         socket of its own still accepts them, since the system would reset them, even if it has more
         than ``max_connections`` then.
         """
-        if self._closing.has_begun:
+        if self._closing.is_draining or self._closing.is_shut:
             return
         self._closing.is_draining = True
         if self._is_shared:

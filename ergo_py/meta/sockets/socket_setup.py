@@ -248,7 +248,7 @@ class GivenSocket:
     @property
     def is_held(self) -> bool:
         """Whether the server accepts no connection yet, since a predecessor still serves."""
-        return self.is_used and isinstance(self._sock, str) and inherited_sockets().is_held
+        return isinstance(self._sock, str) and inherited_sockets().is_held
 
     def _check(self, sock: socket.socket) -> None:
         if sock.fileno() < 0:
