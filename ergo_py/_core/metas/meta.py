@@ -54,7 +54,8 @@ class Meta:
 
     It has the identity, the mailbox and the outbox. The parts own the rest: ``reader`` the thread
     or task that runs ``start``, ``handler`` the task and the worker threads that serve messages,
-    ``ending`` the phase of the lifecycle and the termination, ``birth`` the spawn.
+    ``ending`` the phase of the lifecycle and the termination, ``birth`` the spawn, unless ``init``
+    had nothing to wait for.
     """
 
     name = None
@@ -154,7 +155,6 @@ class Meta:
         self._logger: FilteringBoundLogger | None = None
         """Its logger; None until it logs."""
         self.birth: Birth | None = birth
-        """The spawn; None if ``init`` had nothing to wait for."""
         self.reader: Reader = Reader(self)
         self.handler: Handler = Handler(self)
         self.ending: Ending = Ending(self)
