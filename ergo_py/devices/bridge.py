@@ -38,7 +38,8 @@ class DeviceKeywords(TypedDict, total=False):
 
 class DeviceBridge(MetaProcess):
     """Base class for a device behind a blocking library. Define ``open``, ``read`` and ``write``,
-    and ``wake`` and ``close`` as the library needs them.
+    and ``wake`` and ``close`` as the library needs them. A device that only answers has no
+    ``read``, and its ``write`` returns the answer.
 
     The receiver gets `DeviceOpened`, a `DeviceData` for each frame, and `DeviceLost` for each gap,
     in this order. The bridge opens a lost device again, and a device that is absent at first is a
@@ -94,6 +95,8 @@ class DeviceBridge(MetaProcess):
         self._past: Counter[str] = Counter()
         self._is_told = False
         self._why = "it was not opened yet"
+        self._has_result = trio.Event()
+        """Set when the first ``open`` has returned or failed."""
 
     # -- the library -------------------------------------------------------------------------------
 
@@ -107,8 +110,10 @@ class DeviceBridge(MetaProcess):
         """
         raise NotImplementedError
 
-    def write(self, data: object) -> None:
-        """Write the data of a `DeviceSend`; return when the library has taken all of it."""
+    def write(self, data: object) -> object:
+        """Write the data of a `DeviceSend`; return when the library has taken all of it. The call
+        returns the same, such as the answer of a device that answers each request.
+        """
         raise BadInputError("DeviceSend", data, f"nothing: {type(self).__name__} only reads")
 
     def wake(self) -> None:
@@ -119,6 +124,11 @@ class DeviceBridge(MetaProcess):
 
     def close(self) -> None:
         """Close the device. No other function runs meanwhile, or follows."""
+
+    @property
+    def only_answers(self) -> bool:
+        """Whether no data comes but the answers of ``write``: then ``read`` is not defined."""
+        return type(self).read is DeviceBridge.read
 
     # -- the reader --------------------------------------------------------------------------------
 
@@ -161,6 +171,8 @@ class DeviceBridge(MetaProcess):
             await self._lost(opening, why_lost(error))
             return True
         while not opening.has_ended:
+            if opening.is_open:
+                self._has_result.set()
             left = opening.patience_left(self._stuck_after)
             if left <= 0.0:
                 opening.end(Custom(f"the library did not return for {self._stuck_after:g} s"))
@@ -170,6 +182,7 @@ class DeviceBridge(MetaProcess):
         await opening._meta.wait_gone()
         reason = opening._meta.reason
         if isinstance(reason, Crashed):
+            self._has_result.set()
             self._meta.finish(reason)
             return False
         await self._lost(opening, opening.why or str(reason))
@@ -181,6 +194,7 @@ class DeviceBridge(MetaProcess):
         self._past.update(counts)
         self._opening, self._why = None, why
         was_told, self._is_told = self._is_told, True
+        self._has_result.set()
         if not counts["losses"] and (counts["openings"] or not was_told):
             self._past["losses"] += 1
             await self.send_wait(self._to, DeviceLost(self.id, why))
@@ -208,21 +222,22 @@ class DeviceBridge(MetaProcess):
         if not isinstance(request, DeviceSend):
             return super().handle_call(request, caller)
         try:
-            await self._write(request)
+            return await self._write(request)
         except Exception as error:
             raise Reject(error) from None
-        return None
 
-    async def _write(self, order: DeviceSend) -> None:
+    async def _write(self, order: DeviceSend) -> object:
         # One write at a time: the others wait in the mailbox, where `mailbox_size` bounds them and
         # `drain` finds them.
+        await self._has_result.wait()
         opening = self._opening
         if opening is None or not opening.is_open:
             raise DeviceClosedError(self.id, self._why_lost())
-        await opening.write(order.data)
+        return await opening.write(order.data)
 
     def unblock(self) -> None:
         """End the opening, for which the handler may wait."""
+        self._has_result.set()
         if self._opening is not None:
             self._opening.end(Shutdown())
 

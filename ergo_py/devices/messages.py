@@ -44,8 +44,9 @@ class DeviceLost(MayBeLate):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceSend(Request[None]):
-    """Tell a device to write. With ``call``, it answers when the library has taken the data.
+class DeviceSend(Request[object]):
+    """Tell a device to write. With ``call``, it answers when the library has taken the data, by
+    the result of ``write``: None, or the answer of a device that answers each request.
 
     A call while the device is lost raises `DeviceClosedError`; a message that is sent meanwhile
     becomes a dead letter.

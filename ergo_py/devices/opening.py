@@ -35,9 +35,11 @@ class Driver(Protocol):
     lost_by: ClassVar[tuple[type[Exception], ...]]
     full_duplex: ClassVar[bool]
 
+    @property
+    def only_answers(self) -> bool: ...
     def open(self) -> None: ...
     def read(self) -> object: ...
-    def write(self, data: object) -> None: ...
+    def write(self, data: object) -> object: ...
     def wake(self) -> None: ...
     def close(self) -> None: ...
 
@@ -104,11 +106,14 @@ class Opening(MetaProcess):
             self.is_open = True
             post_to_loop(self._meta, self._watch, None)
             self.send(self._to, DeviceOpened(self._device))
-            if driver.full_duplex:
+            if driver.full_duplex and not driver.only_answers:
                 writer = _Writer(self._writes, self._run_write)
                 self.spawn(writer, stop_timeout=self._meta.options.stop_timeout)
                 self._writer = writer
-            self._read_all(driver)
+            if driver.only_answers:
+                self._answer_all()
+            else:
+                self._read_all(driver)
         except lost_by as error:
             self._lose(error)
         finally:
@@ -127,6 +132,12 @@ class Opening(MetaProcess):
             elif data is None and self._now() - began < _AT_ONCE:
                 # Without a pause, a library that does not block would use all the processor time.
                 self.pause(_AT_ONCE)
+            if self._failure is not None:
+                raise self._failure
+
+    def _answer_all(self) -> None:
+        while (write := _take_next(self._writes)) is not None:
+            self._run_write(write)
             if self._failure is not None:
                 raise self._failure
 
@@ -156,7 +167,7 @@ class Opening(MetaProcess):
         if not driver.full_duplex:
             self._stay.enter(self._now())
         try:
-            driver.write(write.data)
+            write.answer = driver.write(write.data)
         except driver.lost_by as error:
             # First close the device to further calls: the caller of this one may try again at once.
             self.is_open, self.why, self._failure = False, why_lost(error), error
@@ -200,8 +211,9 @@ class Opening(MetaProcess):
 
     # -- on the loop -------------------------------------------------------------------------------
 
-    async def write(self, data: object) -> None:
-        """Write, and wait until the library has taken the data. One call at a time.
+    async def write(self, data: object) -> object:
+        """Write, and wait until the library has taken the data. One call at a time. Returns what
+        the library has answered.
 
         Raises:
             DeviceClosedError: the device was lost meanwhile.
@@ -210,11 +222,12 @@ class Opening(MetaProcess):
         self._write = write = _Write(data)
         self._watch(self._now())
         self._writes.put(write)
-        if not self._driver.full_duplex:
+        if not self._driver.full_duplex and not self._driver.only_answers:
             self._waker.wake()
         await write.done.wait()
         if write.error is not None:
             raise write.error
+        return write.answer
 
     def _written(self, write: "_Write") -> None:
         # After a failed write, the reader has to leave the library.
@@ -243,8 +256,10 @@ class Opening(MetaProcess):
             self._meta.finish(reason)
 
     def unblock(self) -> None:
-        """Wake the library."""
+        """Wake the library, or the thread that waits for a write."""
         self._waker.wake()
+        if self._has_begun and self._driver.only_answers:
+            self._writes.put(None)
 
     async def terminate(self, reason: Reason) -> None:
         """Answer the call in progress: the thread has ended, or was abandoned."""
@@ -263,10 +278,11 @@ class Opening(MetaProcess):
 class _Write:
     """Data to write, and the result."""
 
-    __slots__ = ("data", "done", "error")
+    __slots__ = ("answer", "data", "done", "error")
 
     def __init__(self, data: object) -> None:
         self.data = data
+        self.answer: object = None
         self.done = trio.Event()
         self.error: BaseException | None = None
 

@@ -9,7 +9,7 @@ import trio
 from ergo_py import BadInputError
 from ergo_py.devices import DeviceBridge
 
-__all__ = ["FullDuplex", "HalfDuplex", "Outlet", "wait_for"]
+__all__ = ["Answering", "FullDuplex", "HalfDuplex", "Outlet", "wait_for"]
 
 
 class Outlet:
@@ -98,6 +98,29 @@ class FullDuplex(HalfDuplex):
     """A library that reads and writes at the same time."""
 
     full_duplex = True
+
+
+class Answering(DeviceBridge):
+    """A device that only answers."""
+
+    def __init__(self, outlet: Outlet, **options: Any) -> None:
+        super().__init__(**options)
+        self.outlet = outlet
+
+    def open(self) -> None:
+        self.line = self.outlet.connect()
+
+    def write(self, data: object) -> object:
+        self.outlet.pass_gate("write")
+        if data == "unplugged":
+            raise OSError("unplugged during a write")
+        return f"{data} is done"
+
+    def wake(self) -> None:
+        self.outlet.written.append("woken")
+
+    def close(self) -> None:
+        self.outlet.closed.append(self.line)
 
 
 async def wait_for(event: threading.Event) -> None:

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import pytest
 import trio
+import trio.testing
 
 from ergo_py import Alias, Backoff, BadInputError, Crashed, Node, Normal
 from ergo_py.devices import (
@@ -16,7 +17,7 @@ from ergo_py.devices import (
 )
 from ergo_py.errors import UnhandledCallError
 from ergo_py.meta import Delimiter, FixedLength
-from tests.devices.outlet import FullDuplex, HalfDuplex, Outlet, wait_for
+from tests.devices.outlet import Answering, FullDuplex, HalfDuplex, Outlet, wait_for
 from tests.meta.owner import eventually, owning
 from tests.meta.wires import MovableClock
 
@@ -73,6 +74,43 @@ async def test_a_device_without_a_framing_delivers_each_read_as_it_is() -> None:
         assert [(await owned.next()).data for _ in range(3)] == [["a", "frame"], b"", 7]
 
 
+async def test_a_device_that_only_answers_needs_no_read_and_a_call_returns_the_answer() -> None:
+    outlet = Outlet()
+    async with owning() as owned:
+        device = await owned.spawn(Answering(outlet, reopen=AT_ONCE))
+        assert await owned.node.call(device, DeviceSend("this")) == "this is done"
+        with pytest.raises(DeviceClosedError, match="unplugged during a write"):
+            await owned.node.call(device, DeviceSend("unplugged"))
+
+        await owned.until(DeviceLost)
+        await owned.until(DeviceOpened)
+        assert await owned.node.call(device, DeviceSend("that")) == "that is done"
+        assert outlet.written == []  # no write was interrupted
+
+    assert len(outlet.closed) == 2
+    assert outlet.written == ["woken"]
+
+
+async def test_a_device_that_does_not_answer_in_time_is_lost(clock: MovableClock) -> None:
+    outlet = Outlet()
+    begun, over = outlet.stick("write")
+    async with owning(limit=LIMIT) as owned, trio.open_nursery() as nursery:
+        bridge = Answering(outlet, reopen=AT_ONCE, stuck_after=1000.0)
+        device = await owned.spawn(bridge, stop_timeout=0.0)
+        nursery.start_soon(refused, owned.node, device)
+        await wait_for(begun)
+        clock.move(1001)
+        await owned.until(DeviceLost)
+        await owned.until(DeviceOpened)
+        assert await owned.node.call(device, DeviceSend("next")) == "next is done"
+        over.set()
+
+
+async def refused(node: Node, device: Alias) -> None:
+    with pytest.raises(DeviceClosedError, match="did not return for 1000 s"):
+        await node.call(device, DeviceSend("stuck"), timeout=None)
+
+
 async def test_a_device_that_is_absent_at_first_is_a_device_that_is_lost() -> None:
     outlet = Outlet(is_plugged=False)
     async with owning() as owned:
@@ -90,6 +128,29 @@ async def test_a_device_that_is_absent_at_first_is_a_device_that_is_lost() -> No
         assert caught.value.device == device
         assert (shown["state"], shown["openings"], shown["losses"]) == ("lost", "0", "1")
         assert shown["why"] == lost.why
+
+
+@KINDS
+async def test_a_call_waits_for_the_first_opening(kind: type[HalfDuplex]) -> None:
+    outlet = Outlet()
+    begun, over = outlet.stick("open")
+    async with owning() as owned, trio.open_nursery() as nursery:
+        device = await owned.spawn(kind(outlet))
+        nursery.start_soon(owned.node.call, device, DeviceSend(b"first"))
+        await wait_for(begun)
+        await trio.testing.wait_all_tasks_blocked()
+        over.set()
+        await owned.until(DeviceOpened)
+
+    assert outlet.written == [b"first"]
+
+
+async def test_a_call_during_a_first_opening_that_fails_tells_why() -> None:
+    outlet = Outlet(is_plugged=False)
+    async with owning() as owned:
+        device = await owned.spawn(HalfDuplex(outlet))
+        with pytest.raises(DeviceClosedError, match="FileNotFoundError: no such device"):
+            await owned.node.call(device, DeviceSend(b"first"))
 
 
 @KINDS
