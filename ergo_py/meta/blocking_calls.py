@@ -94,7 +94,7 @@ class BlockingCalls(MetaProcess):
         """Start the threads, and let each make its object."""
         for _ in range(self._threads):
             worker = _Worker(
-                self._made_by, self._closed_by, self._interrupted_by, self._finished, self._lost
+                self._made_by, self._closed_by, self._interrupted_by, self._finished, self.end
             )
             await self.spawn_meta(worker, stop_timeout=self._meta.options.stop_timeout)
             await worker.made.wait()
@@ -139,6 +139,10 @@ class BlockingCalls(MetaProcess):
         result: R = caller.result()
         return result
 
+    def end(self, reason: Reason) -> None:
+        """End the meta-process, as a stop does. For the process that has spawned it."""
+        self._meta.finish(reason)
+
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """The number of threads and calls."""
         return {
@@ -158,12 +162,6 @@ class BlockingCalls(MetaProcess):
             self._idle.pop().give(job)
         else:
             self._waiting.append(job)
-
-    def _lost(self, reason: Reason) -> None:
-        """A thread has ended. Unless the whole is ending, the calls given to that thread would
-        never run, so end the meta-process.
-        """
-        self._meta.finish(reason)
 
     def _finished(self, worker: "_Worker", job: "_Job", result: outcome.Outcome[Any]) -> None:
         """On the loop, when a thread is free again."""
@@ -260,6 +258,7 @@ class _Worker(MetaProcess):
         self._jobs.put(None)
 
     async def terminate(self, reason: Reason) -> None:
+        # Unless the whole is ending, the calls given to this thread would never run.
         if self.failure is None:
             self._lost(reason)
 

@@ -20,6 +20,7 @@ from .._core import sources
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import Custom
 from .._core.vocabulary.text import shown, text_of
 from ..actor import Actor
 from ..meta.blocking_calls import BlockingCalls
@@ -38,6 +39,8 @@ time costs a hand-over for each few items, a longer time delays their acknowledg
 """
 _CHUNK: Final = 256
 """The most items that a lane gives to its thread at once."""
+_STOP: Final = 5.0
+"""Seconds that the thread of a step has for its end, or fewer if it counts as stuck earlier."""
 _CLOSE: Final = 5.0
 """Seconds that the ``close`` of an async step may take."""
 
@@ -210,8 +213,11 @@ class _Lane:
         if not _is_async(step):
             # The thread closes the step, not the task: the task ends at a cancellation, while the
             # thread may be in a call.
-            self._calls = BlockingCalls(step, close=self._close_at_end)
-            await pipeline.spawn_meta(self._calls, needed=True)
+            self._calls = BlockingCalls(
+                step, close=self._close_at_end, interrupt=lambda step: step.wake()
+            )
+            patience = min(_STOP, step.stuck_after)
+            await pipeline.spawn_meta(self._calls, needed=True, stop_timeout=patience)
         pipeline.start_task(self._run, name=type(step).__qualname__)
 
     async def _run(self) -> None:
@@ -231,12 +237,23 @@ class _Lane:
     async def _in_place(self, function: Callable[[], R | Awaitable[R]]) -> R:
         """Call a function of the step: in the thread, or on the loop."""
         if self._calls is not None:
-            result = await self._calls.run(lambda _step: function())
+            result = await self._in_thread(self._calls, function)
         else:
             result = function()
         if inspect.isawaitable(result):
             return await result
         return result
+
+    async def _in_thread(self, calls: BlockingCalls, function: Callable[[], R]) -> R:
+        """Call a function in the thread of the step. A thread that does not return in time ends
+        the pipeline, which abandons it: a thread cannot be ended, and may hold the library.
+        """
+        limit = self.step.stuck_after
+        with trio.move_on_after(limit):
+            return await calls.run(lambda _step: function())
+        calls.end(Custom(f"{type(self.step).__qualname__} did not return for {limit:g} s"))
+        await trio.sleep_forever()  # until the end of the pipeline cancels this task
+        raise AssertionError
 
     async def _open(self) -> None:
         """Open the step, for as many tries as it takes."""
@@ -319,7 +336,7 @@ class _StageLane(_Lane):
                 results = [_Failure(error)]
             await trio.lowlevel.checkpoint()
         else:
-            results = await self._calls.run(lambda _step: _handle_some(step, chunk))
+            results = await self._in_thread(self._calls, partial(_handle_some, step, chunk))
         self._put_back(chunk[len(results) :])
         self._note(chunk, results)
         if any(isinstance(result, _Failure) for result in results):

@@ -17,6 +17,7 @@ from .._core.vocabulary.reasons import Reason, is_failure
 from .._core.vocabulary.text import text_of
 from ..actor import Actor
 from ..supervision.specs import Backoff
+from .calls import CallIntake
 from .item import Item
 from .lanes import Entry, Lanes, Retry
 from .reader import SourceReader
@@ -53,6 +54,7 @@ class PipelineFigures(NamedTuple):
 
 class Pipeline(Actor):
     """Takes items from a source, passes them through stages to a sink, and acknowledges each.
+    Without a source, each call to the process is an item, and the answer its acknowledgement.
 
     An item is acknowledged when the sink has returned for it. Start it under a supervisor::
 
@@ -61,7 +63,7 @@ class Pipeline(Actor):
     Each start works with copies of the source, the stages and the sink.
 
     Args:
-        source: the source.
+        source: the source; or the first of the steps, for a pipeline whose items are calls.
         steps: the stages, and at the end a sink or a stage.
         most_unacknowledged: the bound: how many items may be open, counted from ``take`` until
             ``ack`` has returned.
@@ -81,7 +83,7 @@ class Pipeline(Actor):
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Step,
         *steps: Step,
         most_unacknowledged: int = 1000,
         retry: Retry = _RETRY,
@@ -90,7 +92,8 @@ class Pipeline(Actor):
         reopen: Backoff = _REOPEN,
     ) -> None:
         check_number("most_unacknowledged", most_unacknowledged, least=1, whole=True)
-        _check_parts(source, steps)
+        steps = steps if isinstance(source, Source) else (source, *steps)
+        _check_steps(steps)
         for name, given, kind in (
             ("retry", retry, Retry),
             ("on_stop", on_stop, Drain),
@@ -102,7 +105,11 @@ class Pipeline(Actor):
             raise BadInputError("retry", retry, "poison=…, for items after their last delivery")
         self._deliveries = retry.deliveries
         self._on_stop = on_stop
-        self._reader = SourceReader(copy(source), most_unacknowledged, reopen, self._take)
+        self._reader = (
+            SourceReader(copy(source), most_unacknowledged, reopen, self._take)
+            if isinstance(source, Source)
+            else CallIntake(self, most_unacknowledged, self._take)
+        )
         self._most = most_unacknowledged
         self._delay = 0.0
         self._failed = 0
@@ -124,7 +131,8 @@ class Pipeline(Actor):
         """Start the threads. The source and the steps open later, and may be absent for now."""
         for lanes in self._all_lanes():
             await lanes.start(self)
-        await self.spawn_meta(self._reader, needed=True)
+        if isinstance(self._reader, SourceReader):
+            await self.spawn_meta(self._reader, needed=True)
 
     # -- the way of an item ------------------------------------------------------------------------
 
@@ -166,7 +174,7 @@ class Pipeline(Actor):
         if recent and recent[-1][0] == int(now):
             ended += recent.pop()[1]
         recent.append((int(now), ended))
-        self._reader.settle([entry.origin for entry in entries], error)
+        self._reader.settle(entries, error)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -180,10 +188,15 @@ class Pipeline(Actor):
         await self.pre_stop(reason)
 
     def handle_call(self, request: object, caller: Caller) -> object:
-        """Answer `Drain`: take no more items, and finish those that are open."""
-        if not isinstance(request, Drain):
+        """Answer `Drain`: take no more items, and finish those that are open. Without a source,
+        make an item of any other request.
+        """
+        if isinstance(request, Drain):
+            self.start_task(self._drain_for, request, caller)
+        elif isinstance(self._reader, CallIntake):
+            self._reader.put(request, caller)
+        else:
             return super().handle_call(request, caller)
-        self.start_task(self._drain_for, request, caller)
         return NO_REPLY
 
     async def _drain_for(self, request: Drain, caller: Caller) -> None:
@@ -257,16 +270,13 @@ class Pipeline(Actor):
         }
 
 
-def _check_parts(source: object, steps: Sequence[object]) -> None:
-    if not isinstance(source, Source):
-        raise BadInputError("Pipeline(source, …)", source, "an object of a subclass of Source")
+def _check_steps(steps: Sequence[object]) -> None:
     if not steps:
         raise BadInputError("Pipeline(source, …)", steps, "a sink, or a stage, at the end")
     for step in steps:
         if not isinstance(step, Stage | Batch | Sink):
-            raise BadInputError(
-                "Pipeline(…)", step, "an object of a subclass of Stage, Batch or Sink"
-            )
+            part = "Source, Stage, Batch or Sink" if step is steps[0] else "Stage, Batch or Sink"
+            raise BadInputError("Pipeline(…)", step, f"an object of a subclass of {part}")
         if isinstance(step, Sink) and step is not steps[-1]:
             raise BadInputError("Pipeline(…)", step, "stages before the sink, which comes last")
 

@@ -1,7 +1,7 @@
 """`SourceReader`: the thread of a source. It takes items within the bound, and acknowledges."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -13,6 +13,7 @@ from .._core.vocabulary.text import text_of
 from ..meta.readers import ReaderWait
 from ..supervision.specs import Backoff
 from .item import Item
+from .lanes import Entry
 from .source import ALIVE, Source
 
 __all__ = ["SourceReader"]
@@ -58,9 +59,9 @@ class SourceReader(MetaProcess):
 
     # -- on the loop -------------------------------------------------------------------------------
 
-    def settle(self, items: list[Item], error: Exception | None) -> None:
-        """Acknowledge items, or fail them with the error, in the thread."""
-        self._settled.append((items, error))
+    def settle(self, entries: Sequence[Entry], error: Exception | None) -> None:
+        """Acknowledge the items, or fail them with the error, in the thread."""
+        self._settled.append(([entry.origin for entry in entries], error))
         self._wait.ring()
 
     def begin_drain(self) -> None:

@@ -4,6 +4,7 @@ part.
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from copy import copy
+from math import inf
 from typing import Any, ClassVar, Self
 
 from .._core.vocabulary.errors import BadInputError
@@ -25,6 +26,11 @@ class Step:
 
     reopens: ClassVar[bool] = False
     """Whether the pipeline calls ``close`` and ``open`` after an error of this step."""
+    stuck_after: float = inf
+    """Seconds that a call of the step may take, if it has a thread. After them the pipeline ends,
+    and its supervisor starts it again, with new threads: the stuck thread is abandoned and
+    reported.
+    """
     threads: int = 1
     key: Callable[[Item], Hashable] = staticmethod(_key_of)
 
@@ -37,6 +43,11 @@ class Step:
     def close(self) -> Awaitable[None] | None:
         """Disconnect, also after an ``open`` that has failed."""
         return None
+
+    def wake(self) -> None:
+        """Make a call of the step return that is in progress while the pipeline ends, such as by
+        ``sqlite3.Connection.interrupt``. Called from another thread; by default nothing is done.
+        """
 
     def times(self, count: int, key: Callable[[Item], Hashable] | None = None) -> Self:
         """Return the step for ``count`` items at once, each in a thread of its own; an ``async
