@@ -146,7 +146,7 @@ def record_top() -> Recording:
         recorder.press("\x1b[B", 1.5)
         recorder.mark("the busiest processes")
         recorder.press("/", 0.5)
-        recorder.press("store", 2.0)
+        recorder.press("decoder", 2.0)
         recorder.press("\r", 0.5)
         recorder.press("\r", 2.0)
         recorder.mark("a process")

@@ -112,7 +112,7 @@ def test_the_recording_of_top_shows_the_gateway_of_the_examples() -> None:
     assert [text for _, kind, text in recording.events if kind == "m"] == re.findall(
         r"<title>(.*?)</title>", shown
     )
-    assert {"Gateway", "Store", "Decoder"} <= behaviours
+    assert {"Gateway", "Datagrams", "Decoder"} <= behaviours
     heads = process_table([], rates=True).heads
     assert all(re.search(rf">{re.escape(head)}\b", shown) or head in shown for head in heads)
 

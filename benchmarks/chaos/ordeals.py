@@ -17,14 +17,14 @@ from pathlib import Path
 
 import trio
 
-from ergo_py import Actor, Caller, Crashed
+from ergo_py import Actor, Caller, Crashed, ErgoError
 from ergo_py.info import BlockedReport
 from ergo_py.meta import Apply
 from ergo_py.web import WebServer
 from examples.gateway import gateway
 
 from ..slow_peers import ATTACKS, Owner, attack_of, was_available
-from .parts import MAIN, strike
+from .parts import MAIN, decoders, strike
 from .rig import PATIENCE, Rig
 
 __all__ = ["ORDEALS"]
@@ -68,7 +68,7 @@ async def database_full(rig: Rig) -> None:
 
     gateway.connect = connect_full
     try:
-        await strike(rig, "store")
+        await strike(rig, "pipeline")
         await _noticed(rig, "SQLITE_FULL")
     finally:
         gateway.connect = connect
@@ -79,8 +79,9 @@ async def no_descriptors(rig: Rig) -> None:
     """No descriptor is left (EMFILE) while all parts die, and have to come back."""
     # Parts that die give their descriptors back, so the limit is below all that the gateway ever
     # had.
+    await strike(rig, "program")  # finding it needs a descriptor, and its successor needs several
     with _limit(resource.RLIMIT_NOFILE, 3):
-        for name in ("client", "program", "database", "tcp", "udp"):
+        for name in ("client", "database", "tcp", "udp"):
             await strike(rig, name)
         await _noticed(rig, "EMFILE")
     await rig.progress()
@@ -89,17 +90,21 @@ async def no_descriptors(rig: Rig) -> None:
 async def _noticed(rig: Rig, what: str) -> None:
     """Wait until some part has failed for want of it, and failed again when it was to come back."""
 
-    def failures() -> int:
+    async def failures() -> int:
         supervision = rig.node.process_info("gateway").supervision
         reasons = [] if supervision is None else [record.reason for record in supervision.restarts]
-        return sum(
+        crashes = sum(
             isinstance(why, Crashed) and isinstance(why.error, OSError | sqlite3.Error)
             for why in reasons
         )
+        try:
+            return crashes + int((await rig.node.inspect("readings", timeout=60))["retried"])
+        except ErgoError:  # the pipeline is away
+            return crashes
 
-    before = failures()
+    before = await failures()
     with trio.move_on_after(60):
-        while failures() < before + 2:  # noqa: ASYNC110 - there is no event
+        while await failures() < before + 2:  # noqa: ASYNC110 - there is no event
             await trio.sleep(0.01)
         rig.findings.struck.append(what)
         return
@@ -139,7 +144,7 @@ async def clock_jumps(rig: Rig) -> None:
 async def stuck_thread(rig: Rig) -> None:
     """The thread of the database does not come back from a call, and cannot be made to."""
     release = threading.Event()
-    for alias in rig.metas("BlockingCalls", "store"):
+    for alias in rig.metas("BlockingCalls", "readings"):
         rig.node.send(alias, Apply(lambda _: release.wait(60)))
     try:
         await trio.sleep(0.05)
@@ -163,7 +168,8 @@ async def locked_database(rig: Rig) -> None:
 
 async def stopped_program(rig: Rig) -> None:
     """The decoder's program is stopped: it is there, and does nothing."""
-    os.kill(int((await rig.node.inspect("decoder"))["program"]), signal.SIGSTOP)
+    for number in decoders():
+        os.kill(number, signal.SIGSTOP)
     rig.findings.struck.append("SIGSTOP")
     await rig.progress()
 
@@ -186,7 +192,7 @@ async def busy_machine(rig: Rig) -> None:
     thread = threading.Thread(target=spin)
     thread.start()
     try:
-        for name in ("store", "program", "listener"):
+        for name in ("pipeline", "program", "listener"):
             await strike(rig, name)
             await rig.progress()
         rig.findings.struck.append("processor")
@@ -248,7 +254,7 @@ async def slow_http(rig: Rig) -> None:
     async with trio.open_nursery() as nursery:
         for name in ATTACKS:
             nursery.start_soon(attack, name)
-        for name in ("store", "program", "listener"):
+        for name in ("pipeline", "program", "listener"):
             await strike(rig, name)
             await rig.progress()
     rig.node.send_exit("web")

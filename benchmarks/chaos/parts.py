@@ -5,16 +5,12 @@ supervisor.
 import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Final
-
-from ergo_py import ErgoError
 
 from .rig import Rig
 
-__all__ = ["MAIN", "PARTS", "strike"]
-
-_NOBODY: Final = 2**22 + 1
-"""A number that no program has."""
+__all__ = ["MAIN", "PARTS", "decoders", "strike"]
 
 Strike = Callable[[Rig], Awaitable[bool]]
 """Returns whether the part was there to be struck."""
@@ -49,15 +45,24 @@ def _with_udp(strike: Strike) -> Strike:
 
 
 async def _program(rig: Rig) -> bool:
-    try:
-        number = int((await rig.node.inspect("decoder"))["program"])
-    except ErgoError:
-        return False
-    try:
-        os.kill(number or _NOBODY, signal.SIGKILL)
-    except ProcessLookupError:  # it is gone, and its decoder has not noticed
-        return False
-    return True
+    programs = decoders()
+    for number in programs:
+        try:
+            os.kill(number, signal.SIGKILL)
+        except ProcessLookupError:  # it is gone, and its device has not noticed
+            return False
+    return bool(programs)
+
+
+def decoders() -> list[int]:
+    """The programs that decode, of this program."""
+    found = []
+    for thread in Path("/proc/self/task").glob("*/children"):
+        for number in thread.read_text(encoding="utf-8").split():
+            command = Path(f"/proc/{number}/cmdline")
+            if command.exists() and b"decode.py" in command.read_bytes():
+                found.append(int(number))
+    return found
 
 
 async def _client(rig: Rig) -> bool:
@@ -72,12 +77,13 @@ async def _gateway(rig: Rig) -> bool:
 
 
 PARTS: Final[dict[str, Strike]] = {
-    "store": _process("store"),
-    "store (asked)": _process("store", asked=True),
-    "database": _one_of("meta", "BlockingCalls", "store"),
-    "database thread": _one_of("meta", "_Worker", "store"),
+    "pipeline": _process("readings"),
+    "pipeline (asked)": _process("readings", asked=True),
+    "database": _one_of("meta", "BlockingCalls", "readings"),
+    "database thread": _one_of("meta", "_Worker", "readings"),
     "decoder": _process("decoder"),
-    "decoder thread": _one_of("meta", "_Worker", "decoder"),
+    "device": _one_of("meta", "Program", "decoder"),
+    "device thread": _one_of("meta", "Opening", "decoder"),
     "program": _program,
     "udp": _with_udp(_process("udp")),
     "udp socket": _with_udp(_one_of("meta", "UDPServer")),
@@ -89,7 +95,7 @@ PARTS: Final[dict[str, Strike]] = {
     "supervisor": _with_udp(_gateway),
 }
 """By name, for the report."""
-MAIN: Final = ("store", "decoder", "udp", "tcp")
+MAIN: Final = ("pipeline", "decoder", "udp", "tcp")
 
 
 async def strike(rig: Rig, name: str) -> None:

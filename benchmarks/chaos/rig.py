@@ -16,6 +16,7 @@ from ergo_py import PID, Actor, Alias, Caller, ErgoError, Node, open_node
 from ergo_py.testing import no_leaks
 from ergo_py.testing.leaks import LeakError
 from examples.gateway.__main__ import start, where
+from examples.gateway.gateway import connect
 from examples.gateway.load import Device, value_of
 
 from .load import FOUNTAIN, Fountain
@@ -23,7 +24,7 @@ from .load import FOUNTAIN, Fountain
 __all__ = ["Findings", "PATIENCE", "Rig", "suffer"]
 
 PATIENCE = 1.0
-"""Seconds that the gateway gives its writer and its decoder before it replaces them."""
+"""Seconds that the gateway gives its store and its decoder before it replaces them."""
 RECOVERY = 60.0
 """Seconds within which all is well again after the last fault; a busy machine is given its time."""
 DEVICES = 3
@@ -82,7 +83,9 @@ class Rig:
         self.database = database
         self.random = random
         self.findings = findings
-        # Opened and read once now: there may be no descriptors left when it is needed.
+        # Opened and read once now: there may be no descriptors left when it is needed. The gateway
+        # makes the table when its pipeline opens the database, which may be later.
+        connect(database).close()
         self._rows = sqlite3.connect(database, timeout=60)
         self.stored(FOUNTAIN)
         self.fountain = Fountain()

@@ -7,11 +7,10 @@ Serve at these ports, by default 7780 and 7781, until Ctrl-C:
     python -m examples.gateway serve FILE [TCP UDP]
 """
 
-import os
-import signal
-import sqlite3
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +19,13 @@ import trio
 from ergo_py import ChildSpec, Node, run
 from ergo_py.meta import Endpoint
 
-from .gateway import Gateway, Where
+from .gateway import Gateway, Where, connect
 from .load import Device, fire, value_of
 
 __all__ = ["start", "where"]
 
 COUNT = 1000
+PARTS = ("decoder", "readings")
 
 
 async def start(node: Node, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> None:
@@ -45,31 +45,21 @@ async def play(node: Node) -> None:
         path = Path(place) / "telemetry.db"
         await start(node, path)
         device = Device(partial(where, node, "tcp"), 1, COUNT)
-
-        async def until(share: float) -> None:
-            while device.next < COUNT * share:  # noqa: ASYNC110 - nobody is told
-                await trio.sleep(0.001)
-
+        kill: list[Callable[[], object]] = [partial(node.kill, name) for name in PARTS]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fire, partial(where, node, "udp"), 2, COUNT)
             nursery.start_soon(device.deliver)
-            await until(0.25)
-            os.kill(int((await node.inspect("decoder"))["program"]), signal.SIGKILL)
-            await until(0.5)
-            node.kill("store")
-            await until(0.75)
-            device.break_off()
-        with trio.move_on_after(60):  # UDP sends no confirmation
-            while int((await node.inspect("udp", timeout=60))["stored"]) < COUNT:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+            for quarter, mishap in enumerate([*kill, device.break_off], 1):
+                while device.next < COUNT * quarter / 4:  # noqa: ASYNC110 - there is no event
+                    await trio.sleep(0.001)
+                mishap()
+        while int((await node.inspect("udp", timeout=60))["stored"]) < COUNT:  # noqa: ASYNC110
+            await trio.sleep(0.01)
         print(f"sent: {COUNT} datagrams, and {COUNT} readings on {device.connections} connections")
-        restarts = [
-            f"{child.name} {child.restarts}" for child in node.supervisor("gateway").children()
-        ]
-        print("restarts:", ", ".join(restarts))
-        database = sqlite3.connect(path)
-        rows = list(database.execute("select source, number, value from reading"))
-        database.close()
+        children = node.supervisor("gateway").children()
+        print("restarts:", ", ".join(f"{child.name} {child.restarts}" for child in children))
+        with closing(connect(path)) as database:
+            rows = list(database.execute("select source, number, value from reading"))
         wrong = sum(value != value_of(source, number) for source, number, value in rows)
         print(f"stored: {len(rows)} readings, {wrong} of them wrong")
 

@@ -7,11 +7,10 @@ import math
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +18,14 @@ import pytest
 import trio
 
 from ergo_py import Node
+from ergo_py.devices import DeviceSend
 from ergo_py.testing import no_leaks
 from examples.gateway.__main__ import start, where
 from examples.gateway.decode import encode
-from examples.gateway.gateway import FRAMES, Decoder, decode, end
+from examples.gateway.gateway import FRAMES, Program, connect
 from examples.gateway.load import Device, fire, reading, value_of
 from tests.examples.programs import ROOT, running
+from tests.meta.owner import owning
 from tests.support import needs_proc, running_node
 
 
@@ -40,10 +41,10 @@ def database(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def gateway(database: Path) -> AsyncIterator[Node]:
+async def gateway(database: Path, patience: float = 5.0) -> AsyncIterator[Node]:
     """A node with a gateway, which comes down without killed or abandoned processes."""
     async with running_node("gateway@localhost", limit=100) as node:
-        await start(node, database)
+        await start(node, database, patience=patience)
         yield node
     report = node.exit_report
     assert report is not None
@@ -55,9 +56,10 @@ def stored(database: Path, source: int) -> set[int]:
     """The numbers of the readings of a source with the right values: there may be no reading that
     was not sent.
     """
-    connection = sqlite3.connect(database)
-    rows = list(connection.execute("select number, value from reading where source = ?", (source,)))
-    connection.close()
+    with closing(connect(database)) as connection:
+        rows = list(
+            connection.execute("select number, value from reading where source = ?", (source,))
+        )
     assert all(value == value_of(source, number) for number, value in rows)
     return {number for number, _ in rows}
 
@@ -68,27 +70,43 @@ async def all_stored(database: Path, source: int, numbers: set[int]) -> None:
         await trio.sleep(0.01)
 
 
+def decoders(program: int) -> list[int]:
+    """The decoders that a program has started, whichever of its threads did it."""
+    lists = [
+        path.read_text(encoding="utf-8")
+        for path in Path(f"/proc/{program}/task").glob("*/children")
+    ]
+    return [
+        number
+        for number in (int(number) for numbers in lists for number in numbers.split())
+        if b"decode.py" in Path(f"/proc/{number}/cmdline").read_bytes()
+    ]
+
+
 # -- mishaps ---------------------------------------------------------------------------------------
 
 
 async def kill_the_program(node: Node, _: Device) -> None:
-    os.kill(int((await node.inspect("decoder", timeout=50))["program"]), signal.SIGKILL)
+    for program in decoders(os.getpid()):
+        os.kill(program, signal.SIGKILL)
 
 
 async def kill_the_decoder(node: Node, _: Device) -> None:
     node.kill("decoder")
 
 
-async def kill_the_store(node: Node, _: Device) -> None:
-    node.kill("store")
+async def kill_the_pipeline(node: Node, _: Device) -> None:
+    node.kill("readings")
 
 
-async def end_the_writer(node: Node, _: Device) -> None:
-    node.kill(
-        next(
-            alias for alias in node.metas() if node.meta_info(alias).parent == node.whereis("store")
-        )
-    )
+async def end_the_thread_of_the_store(node: Node, _: Device) -> None:
+    pipeline = node.whereis("readings")
+    node.kill(next(alias for alias in node.metas() if node.meta_info(alias).parent == pipeline))
+
+
+async def end_the_device(node: Node, _: Device) -> None:
+    decoder = node.whereis("decoder")
+    node.kill(next(alias for alias in node.metas() if node.meta_info(alias).parent == decoder))
 
 
 async def kill_the_tcp_side(node: Node, _: Device) -> None:
@@ -121,28 +139,43 @@ async def test_all_readings_are_stored_and_damaged_datagrams_are_counted(
     assert stored(database, 1) == stored(database, 2) == set(range(300))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sets the size of pipes")
-def test_the_decoder_takes_any_number_of_frames_through_small_pipes() -> None:
-    program = Decoder(5.0).begin()
-    try:
-        for pipe in (program.stdin, program.stdout):
+class SmallPipes(Program):
+    def open(self) -> None:
+        super().open()
+        for pipe in (self.program.stdin, self.program.stdout):
             assert pipe is not None
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)
-        largest = (1 << 32) - 1, (1 << 32) - 1, "temperature", -sys.float_info.max
-        frames = [encode(*largest)] * 100 + [bytes(FRAMES.max_frame)] * 100
 
-        assert decode(program, frames) == [largest] * 100
-    finally:
-        end(program)
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets the size of pipes")
+async def test_the_program_takes_any_number_of_frames_through_small_pipes() -> None:
+    largest = (1 << 32) - 1, (1 << 32) - 1, "temperature", -sys.float_info.max
+    frames = [encode(*largest)] * 100 + [bytes(FRAMES.max_frame)] * 100
+    async with owning(limit=100) as owned:
+        device = await owned.spawn(SmallPipes())
+
+        assert await owned.node.call(device, DeviceSend(frames)) == [largest] * 100
+
+
+@needs_proc
+async def test_a_program_that_is_stopped_is_replaced(database: Path) -> None:
+    async with gateway(database, patience=0.2) as node:
+        [stopped] = decoders(os.getpid())
+        os.kill(stopped, signal.SIGSTOP)
+        await Device(partial(where, node, "tcp"), 2, 10).deliver()
+
+        assert stopped not in decoders(os.getpid())
+    assert stored(database, 2) == set(range(10))
 
 
 @pytest.mark.parametrize(
     "mishap",
     [
-        kill_the_program,
+        pytest.param(kill_the_program, marks=needs_proc),
         kill_the_decoder,
-        kill_the_store,
-        end_the_writer,
+        end_the_device,
+        kill_the_pipeline,
+        end_the_thread_of_the_store,
         kill_the_tcp_side,
         cut_off_the_client,
     ],
@@ -222,13 +255,9 @@ async def test_the_tree_shows_the_parts_and_their_meta_processes(database: Path)
     async with gateway(database) as node:
         tree = str(node.tree())
 
-    for part in (
-        "store Store",
-        "BlockingCalls",
-        "decoder Decoder",
-        "udp UDPIntake",
-        "tcp TCPIntake",
-    ):
+    for part in ("readings Pipeline", "decoder Decoder", "udp Datagrams", "tcp Intake"):
+        assert part in tree
+    for part in ("BlockingCalls", "Program", "UDPServer", "TCPServer"):
         assert part in tree
 
 
@@ -252,15 +281,6 @@ def test_the_gateway_serves_devices_in_other_programs_until_ctrl_c(database: Pat
     assert stored(database, 0) == stored(database, 1) == set(range(100))
 
 
-def children(program: int) -> list[int]:
-    """The programs that a program has started, whichever of its threads did it."""
-    lists = [
-        path.read_text(encoding="utf-8")
-        for path in Path(f"/proc/{program}/task").glob("*/children")
-    ]
-    return [int(number) for numbers in lists for number in numbers.split()]
-
-
 @needs_proc
 async def test_a_killed_program_loses_no_acknowledged_reading_and_leaves_no_decoder(
     database: Path,
@@ -278,7 +298,7 @@ async def test_a_killed_program_loses_no_acknowledged_reading_and_leaves_no_deco
                 nursery.start_soon(device.deliver)
                 while device.next < 200:  # noqa: ASYNC110 - there is no event
                     await trio.sleep(0.001)
-                programs = children(first.process.pid)
+                programs = decoders(first.process.pid)
                 acknowledged = set(range(device.next)) - set(device.kept)
                 first.process.kill()
                 first.process.wait()

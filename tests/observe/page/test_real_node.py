@@ -170,9 +170,9 @@ async def see_the_chat(tab: Tab) -> None:
 
 
 async def see_the_gateway(tab: Tab) -> None:
-    """The gateway: a database in a thread, a decoder in a program of its own, two intakes."""
+    """The gateway: a pipeline with a database, a decoder with its device, two intakes."""
     await tab.read("page.go('tree')")
-    for name in ("store", "decoder", "BlockingCalls", "UDPServer", "TCPServer"):
+    for name in ("readings", "decoder", "BlockingCalls", "Program", "UDPServer", "TCPServer"):
         await tab.has(name, ".tree")
     await tab.read("page.go('threads')")
     await tab.has("Readers: each blocks for a meta-process")
