@@ -88,10 +88,13 @@ FOREIGN: Final = {
         "Behaviour.call",
         "Behaviour.send",
         "Calls.short_cut",
+        "Clock.arm_timer",
         "Handoff.serve",
         "Mailbox.main_type",
         "Outbox.deliver",
         "Router.send",
+        "Timer.cancel",
+        "Timers.heap_type",
         "Turn.begin_batch",
     },
     "meta/sockets/streams/installation.py": {

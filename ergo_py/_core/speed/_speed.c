@@ -3,7 +3,7 @@
 #include "speed.h"
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 16
+#define INTERFACE 17
 
 /* The methods that replace Python functions in their classes. */
 static struct {
@@ -23,6 +23,10 @@ static struct {
      "_has_bytes($self)\n--\n\n",
      &buffered_twin,
      {"_has_bytes", buffered_has_bytes, METH_NOARGS, NULL}},
+    {"Clock.arm_timer",
+     "arm_timer($self, delay, owner, to, message, priority, period=0.0)\n--\n\n",
+     &bound.clock_arm_timer,
+     {"arm_timer", (PyCFunction)(void (*)(void))clock_arm_timer, METH_FASTCALL | METH_KEYWORDS, NULL}},
     {"Handoff.serve",
      "serve($self, root)\n--\n\n",
      &bound.handoff_serve,
@@ -43,6 +47,7 @@ static struct {
      "_read_once($self)\n--\n\n",
      &reader_twin,
      {"_read_once", reader_read_once, METH_NOARGS, NULL}},
+    {"Timer.cancel", "cancel($self)\n--\n\n", &bound.timer_cancel, {"cancel", timer_cancel, METH_NOARGS, NULL}},
     {"Writer.flush", "flush($self)\n--\n\n", &flush_twin, {"flush", writer_flush, METH_NOARGS, NULL}},
     {"Writer.serve",
      "serve($self, message, sender)\n--\n\n",
@@ -93,6 +98,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
         {&str_attempt_cancel, "_attempt_delivery_of_any_pending_cancel"},
         {&str_calls, "calls"},
         {&str_do_deferred, "_do_deferred"},
+        {&str_earlier, "_earlier"},
         {&str_end, "end"},
         {&str_end_wait, "end_wait"},
         {&str_failed_inline, "failed_inline"},
@@ -117,6 +123,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
         {&str_slice_clock, "slice_clock"},
         {&str_task, "task"},
         {&str_timeout, "timeout"},
+        {&str_timers, "timers"},
         {&str_waiters, "waiters"},
         {&str_wait, "_wait"},
         {&str_send, "_send"},
@@ -136,6 +143,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
     PyUnstable_Module_SetGIL(made, Py_MOD_GIL_USED);
 #endif
     if (PyModule_AddIntMacro(made, INTERFACE) < 0 || PyModule_AddType(made, &LaneType) < 0 ||
+        PyModule_AddType(made, &TimerHeapType) < 0 ||
         add_datagram_reader(made) < 0 || add_stream_buffers(made) < 0) {
         Py_DECREF(made);
         return NULL;

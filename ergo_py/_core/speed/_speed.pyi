@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final, Literal
 
+from ..tables import timers
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import Envelope
 
@@ -12,6 +13,10 @@ INTERFACE: Final[int]
 
 # Not a deque, but all that the package does with the deque of a main lane.
 class MainLane(deque[Envelope]):
+    def __init__(self) -> None: ...
+
+# Not a list, but all that `Timers` does with the list of a heap.
+class TimerHeap(timers.TimerHeap):
     def __init__(self) -> None: ...
 
 class Batch:

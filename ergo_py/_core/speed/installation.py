@@ -15,6 +15,7 @@ from trio.lowlevel import Task, current_task
 
 from .. import sources
 from ..messaging.calls import NOT_MADE, Calls, UnfinishedCall
+from ..messaging.clock import Clock
 from ..messaging.router import Router
 from ..messaging.waiters import TaskCaller
 from ..metas.handler import Handler
@@ -29,6 +30,7 @@ from ..runtime.parking import PARKED, TRAP, TaskPlaceholder, wake_with
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.mailbox import Mailbox
 from ..tables.registry import Registry
+from ..tables.timers import Owned, Timer, Timers
 from ..verbs.behaviour import Behaviour
 from ..vocabulary.envelopes import Priority
 from ..vocabulary.errors import Reject
@@ -48,7 +50,7 @@ __all__ = [
 ]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 16
+_INTERFACE: Final = 17
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -71,14 +73,17 @@ def install() -> str:
     except TypeError as error:
         return f"a class is not as the extension knows it: {error}"
     Mailbox.main_type = _speed.MainLane
+    Timers.heap_type = _speed.TimerHeap
     Turn.begin_batch = _speed.batch
     Calls.short_cut = _speed.short_cut
     runs_callbacks(Calls.call, "serving")
     Behaviour.call = _speed.method(Behaviour, "Behaviour.call")  # type: ignore[method-assign]
     Behaviour.send = _speed.method(Behaviour, "Behaviour.send")  # type: ignore[method-assign]
+    Clock.arm_timer = _speed.method(Clock, "Clock.arm_timer")  # type: ignore[method-assign]
     Handoff.serve = _speed.method(Handoff, "Handoff.serve")  # type: ignore[method-assign]
     Outbox.deliver = _speed.method(Outbox, "Outbox.deliver")  # type: ignore[method-assign]
     Router.send = _speed.method(Router, "Router.send")  # type: ignore[method-assign]
+    Timer.cancel = _speed.method(Timer, "Timer.cancel")  # type: ignore[method-assign]
     return ""
 
 
@@ -91,6 +96,8 @@ def _known_to_c() -> dict[str, Any]:
         "Calls": Calls,
         "Calls.call": Calls.call,
         "CancelStatus": getattr(_loop, "CancelStatus", None),
+        "Clock": Clock,
+        "Clock.arm_timer": Clock.arm_timer,
         "Handler": Handler,
         "Handoff": Handoff,
         "Handoff.serve": Handoff.serve,
@@ -103,6 +110,7 @@ def _known_to_c() -> dict[str, Any]:
         "NO_TURN": NO_TURN,
         "Outbox": Outbox,
         "Outbox.deliver": Outbox.deliver,
+        "Owned": Owned,
         "PARKED": PARKED,
         "PID": PID,
         "Process": Process,
@@ -118,6 +126,9 @@ def _known_to_c() -> dict[str, Any]:
         "Task": Task,
         "TaskCaller": TaskCaller,
         "TaskPlaceholder": TaskPlaceholder,
+        "Timer": Timer,
+        "Timer.cancel": Timer.cancel,
+        "Timers": Timers,
         "Turn": Turn,
         "UnfinishedCall": UnfinishedCall,
         "WAIT_RESPONSE": WAIT_RESPONSE,

@@ -96,19 +96,21 @@ extern PyTypeObject LaneIteratorType;
 /* ---- slots.c: Python classes whose slots are used here ------------------------------------------- */
 
 extern struct Bound {
-    PyTypeObject *Alias, *Calls, *CancelStatus, *Handoff, *Mailbox, *Meta, *Outbox, *PID, *Process,
-        *Registry, *Router, *RunQueue, *Task, *TaskCaller, *TaskPlaceholder, *Turn, *UnfinishedCall;
+    PyTypeObject *Alias, *Calls, *CancelStatus, *Clock, *Handoff, *Mailbox, *Meta, *Outbox, *Owned, *PID,
+        *Process, *Registry, *Router, *RunQueue, *Task, *TaskCaller, *TaskPlaceholder, *Timer, *Timers, *Turn,
+        *UnfinishedCall;
     PyObject *META_SLEEP, *NORMAL, *NOT_MADE, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
         *TRAP, *WAIT_RESPONSE;
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
-        *check_plain, *current_task, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
-        *perf_counter, *router_send, *serve, *serve_in_place, *sources, *wake_with;
+        *check_plain, *clock_arm_timer, *current_task, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
+        *perf_counter, *router_send, *serve, *serve_in_place, *sources, *timer_cancel,
+        *wake_with;
 } bound;
 
 extern struct OfProcess {
     Py_ssize_t id, last_receiver, main, priority, router, sent, takes_direct, task;
     Py_ssize_t accepting, asked_by, behaviour, callback_task, deferred, history, inline_calls, kernel,
-        mailbox, state, turn, waiting;
+        mailbox, state, timers, turn, waiting;
 } of_process;
 
 extern struct OfTurn {
@@ -152,15 +154,31 @@ extern struct OfHandoff {
     Py_ssize_t context, deferred, defers, hooks, queue, ready, root, steps;
 } of_handoff;
 
+extern struct OfClock {
+    Py_ssize_t next, now, timers;
+} of_clock;
+
+extern struct OfTimer {
+    Py_ssize_t message, owner, period, priority, table, to;
+} of_timer;
+
+extern struct OfTimers {
+    Py_ssize_t cancelled, due, firing, heap, own_thread, seq;
+} of_timers;
+
+extern struct OfOwned {
+    Py_ssize_t due, over;
+} of_owned;
+
 extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
     state_of_handler;
 
 extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls,
-    *str_do_deferred, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
+    *str_do_deferred, *str_earlier, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
     *str_handle_event, *str_is_asked_again_by, *str_is_seeded, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
-    *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
-    *str_wake;
+    *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_timers, *str_wait,
+    *str_waiters, *str_wake;
 extern PyObject* zero;           /* 0.0 */
 extern PyObject* usual_timeout;  /* 5.0 */
 
@@ -295,6 +313,12 @@ int is_on_loop(PyObject* router);
 PyObject* call_twin(PyObject* function, PyObject* self, PyObject* const* args, Py_ssize_t count,
                     PyObject* keywords);
 int takes_direct(PyObject* process);
+
+/* timers.c */
+extern PyTypeObject TimerHeapType;
+PyObject* timer_cancel(PyObject* timer, PyObject* none);
+PyObject* clock_arm_timer(PyObject* clock, PyObject* const* args, Py_ssize_t count,
+                          PyObject* keywords);
 
 /* calls.c */
 PyObject* behaviour_call(PyObject* self, PyObject* const* args, Py_ssize_t count,

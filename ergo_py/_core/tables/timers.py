@@ -10,11 +10,11 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 from operator import call
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ..vocabulary.public_names import show_public_names
 
-__all__ = ["Owned", "Timer", "Timers"]
+__all__ = ["Owned", "Timer", "TimerHeap", "Timers"]
 
 _SHORT: Final = 1024
 """Tables up to this length are cleaned up at once. A part of a longer table has twice this length.
@@ -54,7 +54,7 @@ class Timer:
         if owned is None:
             owned = owner.begin_timers()
         owned.append(self)
-        heappush(table._heap, (deadline, next(table._seq), self))
+        table._heap.push(deadline, next(table._seq), self)
 
     @property
     def active(self) -> bool:
@@ -148,6 +148,38 @@ def _too_many(size: int, short: int, few: int) -> int:
     return max(few, size // 2 if size <= short else size * 3 // 4) + 1
 
 
+class TimerHeap(list[tuple[float, int, Timer]]):
+    """Timers by their deadlines. An entry is (deadline, sequence number, timer): the number keeps
+    timers from being compared. The C extension has a heap without tuples in its place.
+    """
+
+    __slots__ = ()
+
+    def push(self, deadline: float, number: int, timer: Timer) -> None:
+        """Add a timer."""
+        heappush(self, (deadline, number, timer))
+
+    def take(self) -> tuple[float, int, Timer]:
+        """Remove the first entry, and return it."""
+        return heappop(self)
+
+    def drop_finished(self) -> None:
+        """Remove all timers that have fired or were cancelled."""
+        self[:] = _pending(self)
+        heapify(self)
+
+    def move_part(self, length: int, to: "TimerHeap") -> int:
+        """Remove the last entries, which keeps the heap property, and add the active timers among
+        them to another heap. Returns how many have finished.
+        """
+        last = self[-length:]
+        del self[-length:]
+        staying = _pending(last)
+        for entry in staying:
+            to.push(*entry)
+        return len(last) - len(staying)
+
+
 def _pending(entries: list[tuple[float, int, Timer]]) -> list[tuple[float, int, Timer]]:
     return [entry for entry in entries if entry[2]._table is not None]
 
@@ -157,8 +189,7 @@ def _only_thread() -> int:
 
 
 class Timers:
-    """The heap of all timers. Its entries are (deadline, sequence number, timer): the number keeps
-    timers from being compared.
+    """All timers of a node, in a heap.
 
     ``run`` runs a function in the thread of the table and returns its result. ``thread`` returns
     the number of the thread that calls it; the table belongs to the thread that creates it.
@@ -177,6 +208,9 @@ class Timers:
         "thread",
     )
 
+    heap_type: ClassVar[type[TimerHeap]] = TimerHeap
+    """The class of the heaps, which the C extension replaces."""
+
     TRIM = 512
     """Maximal number of finished timers that `next` removes from the heaps at a time."""
 
@@ -189,8 +223,8 @@ class Timers:
         self.run: Final = run
         self.thread: Final = thread
         self.own_thread: int = thread()
-        self._heap: list[tuple[float, int, Timer]] = []
-        self._leaving: list[tuple[float, int, Timer]] = []
+        self._heap = self.heap_type()
+        self._leaving = self.heap_type()
         """A long heap of mostly finished timers. Its active timers move to ``_heap``, a part at a
         time.
         """
@@ -212,34 +246,23 @@ class Timers:
         size, is_long = len(self._heap), len(self._heap) > self._short
         if not self._leaving:
             if is_long and self._cancelled * 4 > size * 3:
-                self._leaving, self._heap = self._heap, []
+                self._leaving, self._heap = self._heap, self.heap_type()
             elif not is_long and self._cancelled * 2 > size:
-                self._heap = _pending(self._heap)
-                heapify(self._heap)
+                self._heap.drop_finished()
                 self._cancelled = 0
         if self._leaving:
             part = _part(self._short)
-            self._move_part(part)
+            self._cancelled -= self._leaving.move_part(part, self._heap)
             if self._leaving:
                 self._due = self._cancelled + part // _PER_TIMER
                 return
         self._due = _too_many(len(self._heap), self._short, _FEW_IN_HEAP)
 
-    def _move_part(self, length: int) -> None:
-        # Removing the last entries keeps the heap property.
-        last = self._leaving[-length:]
-        del self._leaving[-length:]
-        staying = _pending(last)
-        self._cancelled -= len(last) - len(staying)
-        heap = self._heap
-        for entry in staying:
-            heappush(heap, entry)
-
     def clear(self) -> None:
         """End all timers: none will fire."""
-        for _, _, timer in self._heap + self._leaving:
+        for _, _, timer in (*self._heap, *self._leaving):
             timer.cancel()
-        self._heap, self._leaving, self._cancelled = [], [], 0
+        self._heap, self._leaving, self._cancelled = self.heap_type(), self.heap_type(), 0
 
     def next(self) -> float:
         """The deadline of the first active timer, or infinity.
@@ -251,12 +274,12 @@ class Timers:
         for _ in range(self.TRIM):
             if not heap or heap[0][2]._table is not None:
                 break
-            heappop(heap)
+            heap.take()
             self._cancelled -= 1
             heap = self._first()
         return heap[0][0] if heap else inf
 
-    def _first(self) -> list[tuple[float, int, Timer]]:
+    def _first(self) -> TimerHeap:
         """The heap with the earliest entry."""
         heap, leaving = self._heap, self._leaving
         return leaving if leaving and (not heap or leaving[0] < heap[0]) else heap
@@ -267,7 +290,7 @@ class Timers:
         """
         fired = 0
         while fired < most and self.next() <= now:
-            deadline, _, timer = heappop(self._first())
+            deadline, _, timer = self._first().take()
             if timer._table is None:
                 # next() reached its bound among very many cancelled timers. Continue in the next
                 # turn, so that other tasks run first.
@@ -282,7 +305,7 @@ class Timers:
                 # Skip missed periods, and keep the phase.
                 late = max(0.0, now - deadline)
                 again = deadline + timer.period * (1 + late // timer.period)
-                heappush(self._heap, (again, next(self._seq), timer))
+                self._heap.push(again, next(self._seq), timer)
             else:
                 timer.cancel()
         self._firing = None

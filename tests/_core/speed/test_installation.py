@@ -13,13 +13,21 @@ import pytest
 import ergo_py
 import ergo_py.info
 from ergo_py._core.messaging.calls import Calls
+from ergo_py._core.messaging.clock import Clock
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.processes.message_loop import Turn
 from ergo_py._core.speed import installation
 from ergo_py._core.tables.mailbox import Mailbox
+from ergo_py._core.tables.timers import Timer, TimerHeap, Timers
 from ergo_py._core.verbs.behaviour import Behaviour
 
-REPLACED: list[Any] = [Behaviour.call, Behaviour.send, Router.send]
+REPLACED: list[Any] = [
+    Behaviour.call,
+    Behaviour.send,
+    Clock.arm_timer,
+    Router.send,
+    Timer.cancel,
+]
 
 
 def in_program(code: str, **environment: str) -> str:
@@ -69,6 +77,7 @@ def test_all_parts_of_the_extension_are_installed_or_none() -> None:
     assert replaced == [ergo_py.info.is_fast] * len(REPLACED)
     assert (Turn.begin_batch is not None) is ergo_py.info.is_fast
     assert (type(Mailbox().main).__name__ == "MainLane") is ergo_py.info.is_fast
+    assert (Timers.heap_type is not TimerHeap) is ergo_py.info.is_fast
 
 
 IN_A_SECOND_INTERPRETER = """
@@ -180,7 +189,7 @@ class TestRefusals:
 @pytest.mark.parametrize("method", REPLACED)
 def test_a_replaced_method_keeps_its_documentation_and_signature(method: Any) -> None:
     assert method.__doc__.strip().endswith(".")
-    assert method.__text_signature__.startswith("($self, ")
+    assert method.__text_signature__.startswith("($self")
 
 
 PACKAGE = Path(ergo_py.__file__).parent

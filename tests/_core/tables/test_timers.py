@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import count, pairwise
 from math import inf
 from operator import gt
+from threading import get_ident
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -45,7 +46,7 @@ class TimersMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Timers(short=self.short)
+        self.table = Timers(thread=get_ident, short=self.short)
         self.owners = [FakeOwner(Owned(self.short)), FakeOwner(Owned(self.short))]
         self.now = 0.0
         self.waiting: list[tuple[float, int, Timer]] = []
