@@ -195,6 +195,8 @@ class LeavingConnections:
         """The connections that have moved."""
         self._looked_at = 0
         """The place of the last of them that was asked for late bytes."""
+        self.candidates = 0
+        """How many connections may move."""
         self.staying: Counter[str] = Counter()
         """How many connections stay, by the cause."""
 
@@ -211,6 +213,7 @@ class LeavingConnections:
             self._dead_end = socket.socketpair()
         try:
             left = await self._candidates(set(map(str, servers)))
+            self.candidates = len(left)
             await self._move(channel, left)
             if left:
                 self.staying[_LATE] += len(left)

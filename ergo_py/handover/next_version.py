@@ -8,6 +8,7 @@ service manager, and goes on when the terminal of ``ergo`` is closed.
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from math import inf
 from typing import Final
 
@@ -37,9 +38,9 @@ class NextVersion:
         """Takes the outcome of the upgrade under way."""
 
     def report(self, outcome: Line) -> None:
-        """Report the end of a hand-over to the client that has asked for the upgrade; or that a
-        hand-over has ``begun``, which has its own limits of time: a program that has taken over
-        must not be ended since it was slow before.
+        """Report the end of a hand-over to the client that has asked for the upgrade, or what has
+        moved so far; or that a hand-over has ``begun``, which has its own limits of time: a program
+        that has taken over must not be ended since it was slow before.
         """
         if self._tell is not None:
             try:
@@ -69,7 +70,10 @@ class NextVersion:
                 outcome = {"failed": _LATE.format(patience)}
                 with trio.move_on_after(patience):
                     outcome = await outcomes.receive()
-                while "begun" in outcome:
+                while not outcome.keys() & {"done", "failed"}:
+                    if "begun" not in outcome:
+                        with suppress(OSError):  # the client has left
+                            await client.say(outcome)
                     outcome = await outcomes.receive()
                 nursery.cancel_scope.cancel()
             if "failed" in outcome:

@@ -44,6 +44,8 @@ program first.
 """
 _PAUSE: Final = 1.0
 """Seconds until a program that had no descriptor for a successor tries again."""
+_REPORT: Final = 1.0
+"""Seconds between two reports of how many connections have moved."""
 _TRIES: Final = 10
 """How often a program looks for its predecessor, while that hands over to another program."""
 
@@ -351,6 +353,13 @@ class Succession:
                 if why:
                     node.log.error("the next version hangs", reason=why)
                 self._accepting.cancel()
+            self._next.report(
+                {
+                    "sockets": sorted(self._sockets.to_hand_over()),
+                    "states": leaving.moved,
+                    "fresh": leaving.fresh,
+                }
+            )
             await leaving.forward(channel)
             await self._end_after(node, leaving, channel, why)
 
@@ -390,14 +399,25 @@ class Succession:
         self._next.report(
             {
                 "done": True,
-                "sockets": sorted(self._sockets.to_hand_over()),
-                "states": leaving.moved,
-                "fresh": leaving.fresh,
                 "connections": moved,
                 "staying": staying,
                 "hangs": hangs,
             }
         )
+
+    async def _move(self, leaving: Leaving, channel: Channel) -> None:
+        """Move the connections, and report how many have moved each second."""
+
+        async def report() -> None:
+            while True:
+                await trio.sleep(_REPORT)
+                connections = leaving.connections
+                self._next.report({"moving": connections.moved, "of": connections.candidates})
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(report)
+            await leaving.move_connections(channel)
+            nursery.cancel_scope.cancel()
 
     async def _end_after(self, node: Node, leaving: Leaving, channel: Channel, hangs: str) -> None:
         """Move the connections, and finish the work of this program. Its moved processes forward
@@ -422,7 +442,7 @@ class Succession:
             nursery.start_soon(pass_answers)
             try:
                 try:
-                    await leaving.move_connections(channel)
+                    await self._move(leaving, channel)
                     self._report(node, leaving, hangs)
                 finally:
                     await leaving.forward_sessions(channel)

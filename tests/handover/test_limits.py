@@ -18,6 +18,7 @@ from ergo_py import PID, Alias, ChildSpec, StateMachine
 from ergo_py.handover.channel import Channel
 from ergo_py.handover.channel import connect as connect_to_program
 from ergo_py.handover.leaving_connections import LeavingConnections
+from ergo_py.handover.next_version import NextVersion
 from ergo_py.meta import TCP
 from ergo_py.meta.sockets.streams.departure import Departure
 from ergo_py.state_machine import state
@@ -153,6 +154,36 @@ async def test_busy_connections_are_waited_for_together_when_all_have_moved(
             await peer.aclose()
 
     assert ended == [(True, 0.0), *[(False, pytest.approx(0.25))] * 3]
+
+
+async def test_a_slow_move_of_connections_is_reported_each_second(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = list[Any]()
+    monkeypatch.setattr(f"{MOVES}_BATCH", 1)
+    monkeypatch.setattr(NextVersion, "report", lambda version, line: reports.append(line))
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
+        peers = [await connect(place) for _ in range(2)]
+        for peer in peers:
+            assert await receive(peer, 8) == b"welcome\n"
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            await move_to(channel)
+            assert (await channel.hear())["batch"] == 2
+            for number in 1, 2:
+                await trio.sleep(1.1)  # virtual
+                await channel.say({"begun": number, "stay": []})
+            await old.has_ended.wait()
+        for descriptor in channel.take_descriptors():
+            os.close(descriptor)
+        for peer in peers:
+            await peer.aclose()
+
+    begun, taken, *moving, done = reports
+    assert (begun, taken) == ({"begun": True}, {"sockets": ["door"], "states": [], "fresh": []})
+    assert moving == [{"moving": 0, "of": 2}, {"moving": 1, "of": 2}]
+    assert (done["done"], done["connections"], done["staying"]) == (True, 2, {})
 
 
 class Large(Visitor):

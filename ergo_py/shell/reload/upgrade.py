@@ -1,19 +1,28 @@
 """`upgrade`: has a running program start its next version, and follows the hand-over."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Final
 
 import trio
 
-from ...handover.channel import connect
+from ...handover.channel import Channel, Line, connect
 from ..exit_codes import Leave, Status
 from ..output import say
 
 __all__ = ["upgrade"]
 
+_LISTS: Final = {
+    "sockets": "listening sockets handed over",
+    "states": "states handed over",
+    "fresh": "states not taken, since the next version has no process of this name with take_over",
+}
+"""The lists that a running program sends, and their titles."""
+
 
 def upgrade(options: argparse.Namespace) -> None:
-    """Start the next version of a program, and say what was handed over."""
+    """Start the next version of a program, and say what is handed over."""
     trio.run(_upgrade, options.program)
 
 
@@ -25,16 +34,13 @@ async def _upgrade(name: str) -> None:
             f"no running program has the name {name!r} for its next version; start it with "
             f"run(main, handover={name!r})",
         )
-    try:
-        await channel.say({"upgrade": 1})
-        line = await channel.hear()
-        if "started" in line:
-            say(f"the next version has started: process {line['started']}")
-            line = await channel.hear()
-    except OSError:
-        line = {}
-    finally:
-        channel.close()
+    line, began = Line(), trio.current_time()
+    with closing(channel):
+        with suppress(OSError):  # the program has ended
+            await channel.say({"upgrade": 1})
+        while not line.keys() & {"done", "failed"} and (line := await _hear(channel)):
+            for text in _news(line):
+                say(f"{trio.current_time() - began:5.1f} s  {text}")
     if "failed" in line:
         raise Leave(Status.FAILED, f"{line['failed']}; the running program goes on")
     if "done" not in line:
@@ -42,25 +48,34 @@ async def _upgrade(name: str) -> None:
             Status.NO_ANSWER,
             f"the running program {name!r} has ended, or its version has no `ergo upgrade`",
         )
-    _tell("listening sockets handed over", line.get("sockets", ()))
-    _tell("states handed over", line.get("states", ()))
-    _tell(
-        "states not taken, since the next version has no process of this name with take_over",
-        line.get("fresh", ()),
-    )
-    if moved := line.get("connections"):
-        say(f"connections handed over: {moved}")
-    staying = [f"{count} ({why})" for why, count in sorted(line.get("staying", {}).items())]
-    _tell("connections that the old version serves to their end", staying)
     if hangs := line.get("hangs"):
         raise Leave(
             Status.FAILED,
             f"{hangs}, and the old version finishes its open work; kill the next version, and "
             "start the program again",
         )
-    say("the next version serves, and the old one finishes its open work")
 
 
-def _tell(what: str, names: Sequence[str]) -> None:
-    if names:
-        say(f"{what}: {', '.join(names)}")
+async def _hear(channel: Channel) -> Line:
+    """The next line of the running program; empty if it has ended."""
+    with suppress(OSError):
+        return await channel.hear()
+    return {}
+
+
+def _news(line: Line) -> Iterator[str]:
+    """What a line of the running program tells. A version before this one tells all at the end."""
+    if "started" in line:
+        yield f"the next version has started: process {line['started']}"
+    if "moving" in line:
+        yield f"connections under way: {line['moving']} of {line.get('of')} handed over"
+    for key, text in _LISTS.items():
+        if line.get(key):
+            yield f"{text}: {', '.join(line[key])}"
+    if line.get("connections"):
+        yield f"connections handed over: {line['connections']}"
+    if staying := sorted(line.get("staying", {}).items()):
+        counts = ", ".join(f"{count} ({why})" for why, count in staying)
+        yield f"connections that the old version serves to their end: {counts}"
+    if "done" in line and not line.get("hangs"):
+        yield "the next version serves, and the old one finishes its open work"
