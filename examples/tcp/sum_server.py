@@ -28,4 +28,5 @@ async def main(node: Node) -> None:
     await trio.sleep_forever()
 
 
-run(main, name="sums@localhost")
+if __name__ == "__main__":
+    run(main, name="sums@localhost")

@@ -107,6 +107,12 @@ def test_the_error_about_an_invalid_program_shows_a_valid_program(target: str, t
     assert text in caught.value.text
 
 
+def test_the_program_of_the_readme_is_loaded() -> None:
+    program = Path(__file__).parents[2] / "examples" / "tcp" / "sum_server.py"
+
+    assert load(str(program), [], needs_app=True).name == "sum_server@localhost"
+
+
 @pytest.mark.parametrize("source", ["1 / 0", "import something_missing", "def broken(:"])
 def test_the_error_about_a_failed_import_has_the_traceback(source: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(source)
