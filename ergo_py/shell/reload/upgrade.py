@@ -22,7 +22,7 @@ _LISTS: Final = {
 
 
 def upgrade(options: argparse.Namespace) -> None:
-    """Start the next version of a program, and say what is handed over."""
+    """Start the next version of a program, and print the progress of the hand-over."""
     trio.run(_upgrade, options.program)
 
 
@@ -57,14 +57,14 @@ async def _upgrade(name: str) -> None:
 
 
 async def _hear(channel: Channel) -> Line:
-    """The next line of the running program; empty if it has ended."""
+    """The next line of the running program; empty if the program has ended."""
     with suppress(OSError):
         return await channel.hear()
     return {}
 
 
 def _news(line: Line) -> Iterator[str]:
-    """What a line of the running program tells. A version before this one tells all at the end."""
+    """The news in a line of the running program. Older programs send all news at the end."""
     if "started" in line:
         yield f"the next version has started: process {line['started']}"
     if "moving" in line:
