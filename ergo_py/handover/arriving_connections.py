@@ -4,17 +4,21 @@ The program starts the sessions of a batch, takes the turn of the batch, and ser
 it does not touch the sockets, which the predecessor may serve on (`leaving_connections`).
 """
 
+import gc
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 import trio
 
 from .._core.kernel import Kernel
 from .._core.processes.process import Process
+from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.envelopes import LOOK, Lane
 from .._core.vocabulary.errors import NotAllowedError, SpawnError
+from .._core.vocabulary.ids import PID
 from .._core.vocabulary.reasons import Shutdown
 from .._core.vocabulary.text import text_of
 from ..meta.sockets.listener import Listener, listeners_of
@@ -24,11 +28,18 @@ from .channel import Channel, Line, take_turn
 __all__ = ["ArrivingConnections", "Described", "read_batch"]
 
 _START: Final = 1.0
-"""Seconds within which a session has to take its state over: its batch waits so long."""
+"""Seconds that a session has to start, and to take its state over: its batch waits so long."""
 _STARTS: Final = 2.0
-"""Seconds within which all sessions of a batch have to do so; later ones stay."""
+"""Seconds within which all sessions of a batch have to start; later ones stay."""
+_LATE: Final = f"it was not ready within {_START:g} s"
 _RESERVE: Final = 16
 """Descriptors that a program keeps for the rest of its work: moved connections use no more."""
+
+
+_FROZEN: Final = 1_000
+"""Objects that a program has frozen by then, if it freezes any: it wants them to stay so. Python
+3.12 itself freezes some hundred.
+"""
 
 
 def _has_reserve(descriptor: int) -> bool:
@@ -96,13 +107,76 @@ def read_batch(line: Line) -> tuple[int, int, list[Described]]:
     raise ValueError("a batch of connections is not as this version expects")
 
 
+class _Answers:
+    """Waits for the sessions of a batch, which take their states over at the same time."""
+
+    __slots__ = ("_event", "_open")
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._event = trio.Event()
+
+    def expect(self) -> None:
+        """Wait for one more."""
+        self._open += 1
+
+    def come(self) -> None:
+        """An answer has come, or will not come."""
+        self._open -= 1
+        if not self._open:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Wait for all of them."""
+        while self._open:
+            self._event = trio.Event()
+            await self._event.wait()
+
+
+class _TakingOver(Caller):
+    """A request to a session to take its state over."""
+
+    __slots__ = ("_answers", "session")
+
+    def __init__(self, sender: PID, number: int, session: Process, answers: _Answers) -> None:
+        super().__init__(sender, number, session.id, "take_over")
+        self.assign(session)
+        self.session: Process = session
+        self._answers = answers
+        answers.expect()
+
+    def awaken(self) -> None:
+        """Count the answer."""
+        self._answers.come()
+
+
 class _Arrived(NamedTuple):
-    """A connection whose session has its state."""
+    """A connection whose session takes its state over."""
 
     described: Described
     listener: Listener
-    session: Process
+    taking: _TakingOver
     sock: int
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Suspend the garbage collector, and take the objects that are made meanwhile for old ones.
+
+    A connection and its session are some hundred objects, all of which live on. The collector would
+    look at those of thousands of connections again and again, which took two fifths of the
+    processor time of a move, and half a second at once.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if gc.get_freeze_count() < _FROZEN:
+            gc.freeze()
+            gc.unfreeze()
+        if was_on:
+            gc.enable()
 
 
 class ArrivingConnections:
@@ -110,10 +184,10 @@ class ArrivingConnections:
 
     Args:
         kernel: the kernel of this program.
-        give: gives a session its encoded state.
+        give: makes a request that gives a session its encoded state.
     """
 
-    def __init__(self, kernel: Kernel, give: Callable[[Process, bytes], Awaitable[object]]) -> None:
+    def __init__(self, kernel: Kernel, give: Callable[[Process, bytes], object]) -> None:
         self._kernel = kernel
         self._give = give
         self._takers: dict[str, Listener] = {}
@@ -176,60 +250,79 @@ class ArrivingConnections:
             return
         turn, arrived = self._sockets.pop(inode, None), list[_Arrived]()
         staying = [one.number for one in described]
-        if turn is not None:
-            arrived = await self._prepare(described, turn)
-            if not take_turn(turn):  # the predecessor has waited for too long
-                self._discard(arrived)
-                arrived = []
-            os.close(turn)
-        for one in arrived:
-            staying.remove(one.described.number)
-            self._begin(one)
+        with _without_collections():
+            if turn is not None:
+                arrived = await self._prepare(described, turn)
+                if not take_turn(turn):  # the predecessor has waited for too long
+                    self._discard(arrived)
+                    arrived = []
+                os.close(turn)
+            for one in arrived:
+                staying.remove(one.described.number)
+                self._begin(one)
         with suppress(OSError):  # the predecessor has ended
             await channel.say({"begun": number, "stay": staying})
 
     async def _prepare(self, described: list[Described], turn: int) -> list[_Arrived]:
-        """Start a session for each connection, and give it its state. Returns those connections
-        that this program can serve.
+        """Start a session for each connection, and give all of them their states. Returns those
+        connections that this program can serve.
         """
-        arrived, takers, end = list[_Arrived](), self._find_takers(), trio.current_time() + _STARTS
+        starting, takers = list[_Arrived](), self._find_takers()
+        answers, end = _Answers(), trio.current_time() + _STARTS
         has_reserve = _has_reserve(turn)
         for one in described:
             sock = self._sockets.pop(one.inode, None)
             if sock is None:
                 continue
-            listener, session = takers.get(one.server), None
+            listener, taking = takers.get(one.server), None
             if has_reserve and listener is not None and trio.current_time() < end:
-                session = await self._start(listener, one.state, one.protocol)
-            if listener is None or session is None:
+                taking = await self._start(listener, one, answers)
+            if listener is None or taking is None:
                 os.close(sock)
                 has_reserve = has_reserve or _has_reserve(turn)
                 continue
-            arrived.append(_Arrived(one, listener, session, sock))
-        return arrived
+            starting.append(_Arrived(one, listener, taking, sock))
+        with trio.move_on_after(_START):
+            await answers.wait()
+        return [one for one in starting if self._has_started(one)]
 
     async def _start(
-        self, listener: Listener, state: bytes, protocol: list[object]
-    ) -> Process | None:
-        """Start a session with its state; None if it cannot take the state over."""
-        session: Process | None = None
+        self, listener: Listener, one: Described, answers: "_Answers"
+    ) -> "_TakingOver | None":
+        """Start a session, and ask it to take its state over; None if it cannot."""
+        kernel, session = self._kernel, None
         try:
-            with trio.fail_after(_START):
-                session = await listener.make_session(protocol)
-                if "take_over" not in session.callbacks.defined:
-                    raise NotAllowedError("its class has no take_over")
-                await self._give(session, state)
+            session = await listener.make_session(one.protocol, _START)
+            if "take_over" not in session.callbacks.defined:
+                raise NotAllowedError("its class has no take_over")
+            request = self._give(session, one.state)
         except trio.TooSlowError:
-            self._warn(f"it was not ready within {_START:g} s")
-            if session is not None:
-                session.kill()  # it takes no exit while it hangs
+            self._warn(_LATE)
             return None
-        except Exception as error:  # the session has ended, or take_over has raised: any error
+        except Exception as error:  # the session has not started, or the codec refuses: any error
             self._warn(text_of(error))
             if session is not None:
-                session.ask_to_exit(self._kernel.pid, Shutdown())
+                session.ask_to_exit(kernel.pid, Shutdown())
             return None
-        return session
+        router = kernel.router
+        taking = _TakingOver(kernel.pid, next(router.references), session, answers)
+        router.signal(session, Lane.SYSTEM, (LOOK, kernel.pid, taking, request))
+        return taking
+
+    def _has_started(self, one: _Arrived) -> bool:
+        """Whether a session has taken its state over. If it has not, the predecessor serves on."""
+        taking, session = one.taking, one.taking.session
+        if taking.settled and taking.error is None:
+            return True
+        if taking.settled:
+            self._warn(text_of(taking.error))
+            session.ask_to_exit(self._kernel.pid, Shutdown())
+        else:
+            taking.abandon()
+            self._warn(_LATE)
+            session.kill()  # it takes no exit while it hangs
+        os.close(one.sock)
+        return False
 
     def _warn(self, error: str) -> None:
         self._kernel.logger.warning(
@@ -241,21 +334,21 @@ class ArrivingConnections:
         """Leave connections alone, which the predecessor serves on."""
         for one in arrived:
             os.close(one.sock)
-            one.session.ask_to_exit(self._kernel.pid, Shutdown())
+            one.taking.session.ask_to_exit(self._kernel.pid, Shutdown())
 
     def _begin(self, one: _Arrived) -> None:
         """Serve a connection."""
         sock, given = socket.socket(fileno=one.sock), one.described
         try:
             connection = one.listener.go_on_with(
-                one.session, sock, given.unread, given.unsent, given.protocol
+                one.taking.session, sock, given.unread, given.unsent, given.protocol
             )
         except (SpawnError, OSError) as error:  # such as of a peer that has left meanwhile
             sock.close()
-            one.session.ask_to_exit(self._kernel.pid, Shutdown())
+            one.taking.session.ask_to_exit(self._kernel.pid, Shutdown())
             self._kernel.logger.warning("a moved connection has ended", error=text_of(error))
         else:
-            self._begun[given.number] = connection, one.session
+            self._begun[given.number] = connection, one.taking.session
 
     def write_late(self, line: Line) -> None:
         """Write the bytes that processes of the old program have sent meanwhile."""

@@ -341,7 +341,7 @@ class Arriving:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._codecs = _Codecs(kernel)
-        self.connections: ArrivingConnections = ArrivingConnections(kernel, self._give)
+        self.connections: ArrivingConnections = ArrivingConnections(kernel, self._request)
         self.connections_have_arrived: trio.Event = trio.Event()
         """All that the predecessor could move."""
 
@@ -361,20 +361,21 @@ class Arriving:
         Raises:
             NotAllowedError: a state cannot be decoded, or ``take_over`` has raised.
         """
-        found = _with_callback(self._kernel, "take_over")
+        kernel, found = self._kernel, _with_callback(self._kernel, "take_over")
         for name, state in states.items():
             try:
-                await self._give(found[name], state)
+                process = found[name]
+                request = self._request(process, state)
+                await ask(kernel, kernel.pid, process, process.id, "take_over", request, None)
             except Exception as error:  # the process has ended, or take_over has raised: any error
                 raise NotAllowedError(
                     f"{name!r} cannot take its state over: {type(error).__qualname__}: "
                     f"{text_of(error)}"
                 ) from error
 
-    async def _give(self, process: Process, state: bytes) -> object:
-        """Give a process its state, before the messages that wait."""
-        kernel, request = self._kernel, partial(_take, self._codecs.of(process).decode(state))
-        return await ask(kernel, kernel.pid, process, process.id, "take_over", request, None)
+    def _request(self, process: Process, state: bytes) -> object:
+        """Make a request that gives a process its state, before the messages that wait."""
+        return partial(_take, self._codecs.of(process).decode(state))
 
     async def serve(self, channel: Channel) -> None:
         """Serve the messages that the predecessor forwards, until it has ended."""

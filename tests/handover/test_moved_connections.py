@@ -2,6 +2,7 @@
 has named sockets of its own.
 """
 
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -677,6 +678,46 @@ class TakingLater(Plain):
     async def take_over(self, state: Any) -> None:
         await self.go_on.wait()
         self.lines = state
+
+
+class TakingTogether(Plain):
+    """Takes its state over when another does so, too, and tells whether garbage is collected."""
+
+    def __init__(self, begun: list[bool], both: trio.Event) -> None:
+        super().__init__()
+        self.begun, self.both = begun, both
+
+    async def take_over(self, state: Any) -> None:
+        self.begun.append(gc.isenabled())
+        if len(self.begun) == 2:
+            self.both.set()
+        await self.both.wait()
+        self.lines = state
+
+
+@pytest.mark.parametrize("frozen", [0, 1_000])
+async def test_the_sessions_of_a_batch_take_their_states_over_together_and_without_collections(
+    frozen: int, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, steps = list[bool](), list[str]()
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+    monkeypatch.setattr(gc, "freeze", lambda: steps.append("freeze"))
+    monkeypatch.setattr(gc, "unfreeze", lambda: steps.append("unfreeze"))
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
+        peers = [await connect(place) for _ in range(2)]
+        for peer in peers:
+            assert await receive(peer, 8) == b"welcome\n"
+        await start(door(partial(TakingTogether, begun, trio.Event()), unix=place), limit=inf)
+        await old.has_ended.wait()
+        for peer in peers:
+            await peer.send_all(b"Ann\n")
+            assert await receive(peer, 6) == b"1 Ann\n"
+            await peer.aclose()
+
+    assert begun == [False, False]
+    assert gc.isenabled()
+    # A program that has frozen objects keeps them so.
+    assert steps == ([] if frozen else ["freeze", "unfreeze"])
 
 
 async def test_the_next_program_serves_the_batch_of_an_ended_predecessor(

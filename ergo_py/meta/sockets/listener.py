@@ -10,6 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple
 
+import trio
 from trio.lowlevel import notify_closing
 
 from ..._core.kernel import Kernel
@@ -23,7 +24,7 @@ from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason
 from ..poller import SocketPoller
 from ..readers import ReaderKind, ReaderWait, check_reader, start_beside
-from ..receivers import ReceiverOption, Receivers, make_actor
+from ..receivers import ReceiverOption, Receivers, make_actor, starts_at_once
 from ..thread_inbox import ThreadInbox
 from .acceptor import Accepted, Acceptor, Births
 from .messages import ORDERLY, Address, Cause, Endpoint, WhenFull
@@ -319,14 +320,20 @@ class Listener(MetaProcess):
         """The connections that have not ended, the oldest first."""
         return list(self._open)
 
-    async def make_session(self, protocol: Sequence[object]) -> Process:
-        """Spawn the session of a connection that comes from the program before.
+    async def make_session(self, protocol: Sequence[object], limit: float) -> Process:
+        """Spawn the session of a connection that comes from the program before. Its ``init`` has
+        ``limit`` seconds.
 
         Raises:
             NotAllowedError: this server has no sessions for the protocol of the connection.
             SpawnError: the session could not be started.
+            trio.TooSlowError: the time was over.
         """
-        return await make_actor(self._meta, self._receivers_of(protocol).plan_actor())
+        plan = self._receivers_of(protocol).plan_actor()
+        if starts_at_once(self._meta, plan):
+            return await make_actor(self._meta, plan)
+        with trio.fail_after(limit):
+            return await make_actor(self._meta, plan)
 
     def _receivers_of(self, protocol: Sequence[object]) -> Receivers:
         if protocol:
