@@ -696,7 +696,7 @@ class TakingTogether(Plain):
 
 
 @pytest.mark.parametrize("frozen", [0, 1_000])
-async def test_the_sessions_of_a_batch_take_their_states_over_together_and_without_collections(
+async def test_sessions_of_a_batch_take_over_together_without_collections(
     frozen: int, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, steps = list[bool](), list[str]()
