@@ -6,7 +6,7 @@ acknowledged when they are stored. Wrong lines are put aside, and a kill loses n
 
 import sqlite3
 import time
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,72 +19,57 @@ __all__ = ["Check", "Store", "put", "rows", "stored"]
 
 
 class Check(Stage):
-    """Has a thread, so it may block. An exception fails its line only."""
-
     def handle(self, item: Item) -> tuple[int, str, float]:
-        number, sensor, value = item.body.decode().split()
+        number, sensor, value = item.body.decode().split()  # an exception fails this line only
         return int(number), sensor, float(value)
 
 
 class Store(Sink):
-    """A transaction for each batch. A row that comes again is there already."""
-
-    def __init__(self, path: Path, seconds: float) -> None:
+    def __init__(self, place: Path, seconds: float) -> None:
         super().__init__(batch=100, within=0.05)
-        self.path, self.seconds = path, seconds
+        self.place, self.seconds = place, seconds
 
     def open(self) -> None:
-        self.database = sqlite3.connect(self.path)
-        self.database.execute(
-            "create table if not exists row (number integer primary key, sensor text, value real)"
-        )
+        self.database = connect(self.place)
 
     def handle_batch(self, items: list[Item]) -> None:
-        with self.database:
-            self.database.executemany(
-                "insert or ignore into row values (?, ?, ?)", [item.body for item in items]
-            )
+        lines = [item.body for item in items]
+        with self.database:  # a transaction: a line that comes again is there already
+            self.database.executemany("insert or ignore into row values (?, ?, ?)", lines)
             time.sleep(self.seconds)  # as a database on the other side of the ocean
 
     def close(self) -> None:
         self.database.close()
 
 
-def rows(place: Path, seconds: float) -> ChildSpec:
-    """The pipeline, under the name "rows"."""
-    queue = partial(SQLiteQueue, place / "queue.db")
-    pipeline = Pipeline.spec(
-        queue("lines"),
-        Check(),
-        Store(place / "rows.db", seconds),
-        most_unacknowledged=200,  # so many lines may be under way, and come again after a kill
-        retry=Retry(1, Backoff(0.01, 1.0)),
-        poison=queue("refused"),
-    )
-    return ChildSpec("rows", pipeline, backoff=Backoff(0.01, 1.0))
+def connect(place: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(place / "rows.db")
+    database.execute("create table if not exists row (number integer primary key, sensor, value)")
+    return database
+
+
+def stored(place: Path) -> int:
+    with closing(connect(place)) as database:
+        return len(database.execute("select number from row").fetchall())
 
 
 def put(place: Path, *lines: bytes) -> None:
     """Any number of programs put lines, also while no pipeline runs."""
-    queue = SQLiteQueue(place / "queue.db", "lines")
-    queue.open()
-    queue.handle_batch([Item(line) for line in lines])
-    queue.close()
+    with closing(SQLiteQueue(place / "queue.db", "lines")) as queue:
+        queue.open()
+        queue.handle_batch([Item(line) for line in lines])
 
 
-def stored(place: Path) -> int:
-    database = sqlite3.connect(place / "rows.db")
-    try:
-        [[count]] = database.execute("select count(*) from row").fetchall()
-    except sqlite3.OperationalError:  # the pipeline has not made its table yet
-        count = 0
-    database.close()
-    return int(count)
-
-
-async def until_stored(place: Path, least: int) -> None:
-    while stored(place) < least:  # noqa: ASYNC110 - the database has no event
-        await trio.sleep(0.01)
+def rows(place: Path, seconds: float) -> ChildSpec:
+    pipeline = Pipeline.spec(
+        SQLiteQueue(place / "queue.db", "lines"),
+        Check(),
+        Store(place, seconds),
+        most_unacknowledged=200,  # so many lines may be under way, and come again after a kill
+        retry=Retry(1, Backoff(0.01, 1.0)),
+        poison=SQLiteQueue(place / "queue.db", "refused"),
+    )
+    return ChildSpec("rows", pipeline, backoff=Backoff(0.01, 1.0))
 
 
 async def main(node: Node) -> None:
@@ -92,10 +77,11 @@ async def main(node: Node) -> None:
         place = Path(folder)
         put(place, b"some rubbish", *(b"%d hall %d" % (n, 20 + n % 5) for n in range(2000)))
         await node.supervise([rows(place, 0.01)])
-        for least in (500, 1000):
-            await until_stored(place, least)
-            node.kill("rows")
-        await until_stored(place, 2000)
+        for enough in (500, 1000, 2000):
+            while stored(place) < enough:  # noqa: ASYNC110 - the database has no event
+                await trio.sleep(0.01)
+            if enough < 2000:
+                node.kill("rows")
         await node.drain()  # acknowledges the last lines
         print(f"{stored(place)} rows are stored, though the pipeline was killed twice")
 
