@@ -1,10 +1,9 @@
-"""The decoder: a program of its own. It reads frames from its input and prints a line of JSON for
-each.
+"""The decoder: a program of its own. It answers each line of its input with a line.
 
-A frame holds a source, a number, a quantity and a value, and a checksum of all these. A line is a
-list of the four, or ``null`` for an invalid frame. A value that is not finite is invalid: JSON and
-the database have no NaN. On the wire to this program each frame has its length in front, in two
-bytes.
+A frame holds a source, a number, a quantity and a value, and a checksum of all these. A line of the
+input is a list of frames in JSON, as hexadecimal numbers. The answer is a list of lists with the
+four, and ``null`` for each invalid frame. A value that is not finite is invalid: JSON and the
+database have no NaN.
 
 It knows nothing of actors, and could be written in any language.
 """
@@ -13,7 +12,7 @@ import json
 import sys
 import zlib
 from math import isfinite
-from struct import Struct, unpack
+from struct import Struct
 
 QUANTITIES = ("temperature", "pressure", "humidity")
 
@@ -39,9 +38,8 @@ def decode(frame: bytes) -> tuple[int, int, str, float] | None:
 
 
 def main() -> None:
-    while header := sys.stdin.buffer.read(2):
-        (length,) = unpack("!H", header)
-        print(json.dumps(decode(sys.stdin.buffer.read(length))), flush=True)
+    for line in sys.stdin:
+        print(json.dumps([decode(bytes.fromhex(frame)) for frame in json.loads(line)]), flush=True)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,7 @@ from ergo_py.pipelines import Batch, Item, Pipeline, Retry, Sink, ToActor
 __all__ = ["FRAMES", "Gateway", "Program", "Where", "connect"]
 
 FRAMES = meta.LengthHeader(2, max_frame=1024)
-"""The framing of the TCP clients' streams, and of the stream to the decoder."""
-SOME = 40
-"""The answers to so many frames fit into a pipe of 4 KiB, the smallest."""
+"""The framing of the TCP clients' streams."""
 AT_ONCE = Batch(10_000)
 """An intake and a session store the frames that have come while they stored those before."""
 AGAIN = Backoff(0.05, 1.0, jitter=0.2)
@@ -55,16 +53,13 @@ class Program(DeviceBridge):
         self.program = self.opened(Popen(command, stdin=PIPE, stdout=PIPE))
 
     def write(self, data: object) -> object:
-        frames, lines = cast(Sequence[bytes], data), list[bytes]()
+        frames = [frame.hex() for frame in cast(Sequence[bytes], data)]
         assert self.program.stdin is not None and self.program.stdout is not None  # noqa: PT018
-        for start in range(0, len(frames), SOME):
-            some = frames[start : start + SOME]
-            self.program.stdin.write(b"".join(map(FRAMES.encode, some)))
-            self.program.stdin.flush()
-            lines += [self.program.stdout.readline() for _ in some]
-        if not all(lines):
+        self.program.stdin.write(json.dumps(frames).encode() + b"\n")
+        self.program.stdin.flush()
+        if not (answer := self.program.stdout.readline()):
             raise EOFError("the program has ended")
-        return [tuple(fields) for line in lines if (fields := json.loads(line))]
+        return [tuple(fields) for fields in json.loads(answer) if fields]
 
 
 class Decoder(Actor):

@@ -320,7 +320,8 @@ def test_nothing_is_lost_while_consumer_program_and_broker_are_killed_in_turn(
                     left = rig.left()
                     server.stop(signal.SIGKILL)
                     server.start()
-                    taken_back += rig.left() - left
+                    # An acknowledgement that was on its way at the first count is none of these.
+                    taken_back += max(0, rig.left() - left)
                     consumer.signal(signal.SIGCONT)
         while rig.left():
             assert time.monotonic() < end
