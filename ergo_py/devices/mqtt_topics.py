@@ -12,7 +12,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
-from ..meta.mqtt_address import KEEP_ALIVE, MQTTAddress
+from ..meta.mqtt_address import KEEP_ALIVE, MQTTAddress, check_topic
 from .bridge import DeviceBridge, DeviceKeywords
 
 __all__ = ["MQTTTopics"]
@@ -32,14 +32,15 @@ class MQTTTopics(DeviceBridge):
         options: those of `DeviceBridge`.
 
     Raises:
-        BadInputError: the address cannot be read.
+        BadInputError: the address or a topic cannot be read.
     """
 
     kind = "mqtt"
 
     def __init__(self, url: str, *topics: str, **options: Unpack[DeviceKeywords]) -> None:
         super().__init__(**options)
-        self._address, self._topics = MQTTAddress("MQTTTopics(url)", url), topics
+        self._address = MQTTAddress("MQTTTopics(url)", url)
+        self._topics = [check_topic("MQTTTopics(topics)", topic) for topic in topics]
 
     def open(self) -> None:
         """Connect, and subscribe."""

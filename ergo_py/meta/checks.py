@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from .._core.vocabulary.errors import BadInputError
 
-__all__ = ["check_bytes", "check_conninfo", "check_text", "check_url", "setters"]
+__all__ = ["check_bytes", "check_conninfo", "check_text", "check_url", "host_of", "setters"]
 
 _OPTIONS: Final = re.compile(r"\w+=[^&=]*(&\w+=[^&=]*)*")
 """The options of an address. A password that holds a question mark hardly looks like them."""
@@ -63,6 +63,21 @@ def check_url(what: str, url: str, *schemes: str) -> str:
         pass
     shown = url.rpartition("@")[2] if "@" in url else url.partition(":")[0]
     raise BadInputError(what, shown, f"{allowed}; {_QUOTED}")
+
+
+def host_of(url: str | list[str]) -> str:
+    """The host of an address, and its port if it has one, for logs; of a list, all of them. Empty
+    for an address whose password may end the host too early.
+    """
+    if not isinstance(url, str):
+        return ", ".join(map(host_of, url))
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        port = "" if parts.port is None else f":{parts.port}"
+    except ValueError:
+        return ""
+    is_clear = "@" not in f"{parts.path}{parts.query}{parts.fragment}"
+    return f"{parts.hostname or ''}{port}" if is_clear else ""
 
 
 def check_conninfo(what: str, conninfo: str, limits: str = "") -> str:

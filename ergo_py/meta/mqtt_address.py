@@ -7,13 +7,27 @@ from paho.mqtt.client import Client, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 
+from .._core.vocabulary.errors import BadInputError
 from .checks import check_url
 
-__all__ = ["KEEP_ALIVE", "MQTTAddress"]
+__all__ = ["KEEP_ALIVE", "MQTTAddress", "check_topic"]
 
 KEEP_ALIVE: Final = 15
 """Seconds after which paho pings; after as many without an answer, the connection is lost."""
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
+
+
+def check_topic(what: str, topic: str) -> str:
+    """Return a topic, or the filter of several topics.
+
+    Raises:
+        BadInputError: it is empty, or has a wildcard beside other signs or ``#`` before its end.
+    """
+    levels = topic.split("/") if isinstance(topic, str) else [""]
+    wild = [level for level in levels if {*"+#"} & {*level}]
+    if not any(levels) or not {*wild} <= {"+", "#"} or "#" in levels[:-1]:
+        raise BadInputError(what, topic, 'a topic such as "hall/lamp", "hall/+" or "hall/#"')
+    return topic
 
 
 class MQTTAddress:

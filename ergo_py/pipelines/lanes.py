@@ -21,12 +21,12 @@ from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Custom
-from .._core.vocabulary.text import shown, text_of
+from .._core.vocabulary.text import shown
 from ..actor import Actor
 from ..meta.blocking_calls import BlockingCalls
 from ..supervision.specs import Backoff
 from .item import Item
-from .source import ALIVE, Source
+from .source import ALIVE, Source, name_of, why
 from .steps import Batch, Batched, Stage, Step, ToActor
 
 __all__ = ["Entry", "Lanes", "Retry"]
@@ -288,12 +288,7 @@ class _Lane:
         return self._lanes.retry.backoff.delay(tries, self._chance())
 
     def _log(self, event: str, error: Exception, **facts: object) -> None:
-        self._pipeline.log.warning(
-            event,
-            step=type(self.step).__qualname__,
-            error=f"{type(error).__qualname__}: {text_of(error)}",
-            **facts,
-        )
+        self._pipeline.log.warning(event, step=name_of(self.step), error=why(error), **facts)
 
 
 class _Held:

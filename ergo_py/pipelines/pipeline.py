@@ -14,14 +14,13 @@ from .._core.vocabulary.messages import NO_REPLY, Drain
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, is_failure
-from .._core.vocabulary.text import text_of
 from ..actor import Actor
 from ..supervision.specs import Backoff
 from .calls import CallIntake
 from .item import Item
 from .lanes import Entry, Lanes, Retry
 from .reader import SourceReader
-from .source import Source
+from .source import Source, why
 from .steps import Batch, Sink, Stage, Step, ToActor
 
 __all__ = ["Pipeline", "PipelineFigures"]
@@ -153,7 +152,7 @@ class Pipeline(Actor):
         self._failed += 1
         self.log.warning(
             "a pipeline has given an item up",
-            error=f"{type(error).__qualname__}: {text_of(error)}",
+            error=why(error),
             poison=self._poison is not None,
         )
         if self._poison is None:
@@ -164,7 +163,7 @@ class Pipeline(Actor):
 
     def _leave(self, entry: Entry, error: Exception) -> None:
         """The poison step has failed, too: the broker keeps the item."""
-        self.log.error("an item did not reach its poison", error=text_of(error))
+        self.log.error("an item did not reach its poison", error=why(error))
         self._settle([entry], error)
 
     def _settle(self, entries: Sequence[Entry], error: Exception | None) -> None:

@@ -9,12 +9,11 @@ import trio
 from .._core import sources
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import NodeStoppedError
-from .._core.vocabulary.text import text_of
 from ..meta.readers import ReaderWait
 from ..supervision.specs import Backoff
 from .item import Item
 from .lanes import Entry
-from .source import ALIVE, Source
+from .source import ALIVE, Source, name_of, why
 
 __all__ = ["SourceReader"]
 
@@ -167,11 +166,11 @@ class SourceReader(MetaProcess):
 
     def _note_lost(self, error: Exception) -> None:
         self._tries += 1
-        self.lost = f"{type(error).__qualname__}: {text_of(error)}"
-        self.log.warning("the source of a pipeline is lost", error=self.lost, tries=self._tries)
+        self.lost = f"{name_of(self._source)}: {why(error)}"
+        self.log.warning("the source of a pipeline is lost", source=self.lost, tries=self._tries)
 
     def _close(self) -> None:
         try:
             self._source.close()
         except Exception as error:
-            self.log.warning("a source did not close", error=text_of(error))
+            self.log.warning("a source did not close", error=why(error))

@@ -5,12 +5,25 @@ from time import sleep
 from typing import Final
 
 from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.text import text_of
 from .item import Item
 
-__all__ = ["ALIVE", "Source"]
+__all__ = ["ALIVE", "Source", "name_of", "why"]
 
 ALIVE: Final = 0.25
 """Seconds between two calls of ``keep_alive``: a small part of all heartbeats of brokers."""
+
+
+def name_of(part: object) -> str:
+    """The class of a source or step, and where its broker is."""
+    where = getattr(part, "where", "")
+    return f"{type(part).__qualname__} at {where}" if where else type(part).__qualname__
+
+
+def why(error: BaseException) -> str:
+    """The text of an error in a line, with its type. Some libraries have a cause and no text."""
+    text = " ".join(text_of(error).split()) or repr(error.__cause__ or error.args)
+    return f"{type(error).__qualname__}: {text}"
 
 
 class Source:
@@ -25,6 +38,8 @@ class Source:
 
     most_unacknowledged: int = 1000
     """The bound of the pipeline. A broker that sends items without being asked sends no more."""
+    where: str = ""
+    """Where the broker is, for logs and commands: a host and a port, or a path. No password."""
     _pause: Callable[[float], bool] | None = None
 
     def open(self) -> None:

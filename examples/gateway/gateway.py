@@ -24,6 +24,7 @@ from ergo_py import (
     Backoff,
     Caller,
     ChildSpec,
+    Drain,
     Reject,
     Request,
     Supervisor,
@@ -182,6 +183,7 @@ class Gateway(Supervisor):
             ToActor("decoder", timeout=2 * patience),
             Store(path, patience),
             retry=Retry(100_000, AGAIN),  # a full disk is full for a day, and nothing is lost
+            on_stop=Drain(1.0),  # devices send again what they have no answer for
         )
         listen = partial(meta.TCPServer, "127.0.0.1", tcp, receiver=Session, framing=FRAMES)
         receive = partial(meta.UDPServer, "127.0.0.1", udp, reader="task", receive_buffer=1 << 20)

@@ -403,7 +403,7 @@ async def test_a_failing_source_is_opened_with_growing_delays() -> None:
 
     async with running(broker, Collect()) as node:
         await trio.sleep(0.5)
-        assert (await node.inspect("jobs"))["source"] == "lost: ConnectionError: open"
+        assert (await node.inspect("jobs"))["source"] == "lost: BrokerSource: ConnectionError: open"
         for opening, later in (2, 1.0), (3, 2.0), (4, 4.0), (5, 4.0):
             assert broker.openings == opening - 1
             await trio.sleep(later)

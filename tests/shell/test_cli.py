@@ -268,7 +268,7 @@ def test_entities_are_listed_shown_and_found_by_their_keys(node: OwnedNode, ergo
 
 
 NAMES = ("broken", "jobs")
-NO_BROKER = "OSError: no broker"
+NO_BROKER = "Broken: OSError: no broker"
 
 
 class Idle(Source):

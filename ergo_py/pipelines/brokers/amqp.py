@@ -9,7 +9,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 from pika.spec import Basic, BasicProperties
 
 from ..._core.vocabulary.public_names import show_public_names
-from ...meta.checks import check_url
+from ...meta.checks import check_url, host_of
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened
 
@@ -45,6 +45,7 @@ class AMQP(Broker[pika.BlockingConnection, int]):
     def __init__(self, url: str, queue: str, **options: Unpack[BatchKeywords]) -> None:
         super().__init__(**options)
         self._url, self._queue = check_url("AMQP(url)", url, "amqp", "amqps"), queue
+        self.where = host_of(url)
         self._consumer: BlockingChannel | None = None
         self._publisher: BlockingChannel | None = None
 

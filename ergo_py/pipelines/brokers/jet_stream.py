@@ -8,6 +8,7 @@ from nats.js.errors import NotFoundError
 
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
+from ...meta.checks import host_of
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened, key_of
 from .nats_client import NatsClient
@@ -61,7 +62,7 @@ class JetStream(Broker[NatsClient, str]):
         check_number("ack_wait", ack_wait, least=1.0)
         self._servers, self._credentials, self._ack_wait = servers, credentials, ack_wait
         self._stream, self._subject, self._consumer = stream, subject or stream, consumer
-        self._highest = 0
+        self._highest, self.where = 0, host_of(servers)
 
     def connect(self) -> Opened[NatsClient]:
         """Connect."""

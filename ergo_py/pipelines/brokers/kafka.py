@@ -48,8 +48,9 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
         **options: Unpack[BatchKeywords],
     ) -> None:
         super().__init__(**options)
-        self._topic, self._group = topic, group
-        self._settings: Settings = {"bootstrap.servers": servers, **(settings or {})}
+        self._topic, self._group, self.where, more = topic, group, servers, settings or {}
+        # librdkafka would write each failed connection to standard error: the pipeline logs them.
+        self._settings: Settings = {"bootstrap.servers": servers, "log_level": 2, **more}
 
     def connect(self) -> Opened[Consumer | Producer]:
         """Make the client, which connects by itself."""

@@ -8,7 +8,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from ..._core.vocabulary.public_names import show_public_names
-from ...meta.mqtt_address import MQTTAddress
+from ...meta.checks import host_of
+from ...meta.mqtt_address import MQTTAddress, check_topic
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened, decoded
 
@@ -49,7 +50,8 @@ class MQTT(Broker[Client, tuple[int, int]]):
     ) -> None:
         super().__init__(**options)
         self._address = MQTTAddress("MQTT(url)", url)
-        self._topic, self._session = topic, session
+        self._topic = check_topic("MQTT(topic)", topic)
+        self._session, self.where = session, host_of(url)
 
     def connect(self) -> Opened[Client]:
         """Connect, without waiting for the answer of the broker. paho starts no thread."""

@@ -52,7 +52,7 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
             raise BadInputError("SQLiteQueue(path)", path, 'the path of a file: "jobs.db"')
         if not isinstance(queue, str) or not queue:
             raise BadInputError("SQLiteQueue(queue)", queue, "the name of the queue")
-        self._path, self._queue = Path(path), queue
+        self._path, self._queue, self.where = Path(path), queue, str(path)
         self._lock: sqlite3.Connection | None = None
         self._last = self._highest = 0
 
@@ -81,8 +81,7 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
         self.link.execute("pragma synchronous = normal")
         highest = "select highest from taken where queue = ?"
         found = self.link.execute(highest, (self._queue,)).fetchone()
-        self._highest = found[0] if found else 0
-        self._last = 0
+        self._last, self._highest = 0, found[0] if found else 0
 
     def receive(self, most: int, seconds: float = 0.0) -> None:
         """Find the next items: behind those that were found in this opening."""

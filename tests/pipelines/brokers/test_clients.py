@@ -1,5 +1,6 @@
 """The brokers of client libraries, without a server."""
 
+import re
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from ergo_py import BadInputError, devices, entities, pipelines
-from ergo_py.meta.checks import check_conninfo, check_url
+from ergo_py.meta.checks import check_conninfo, check_url, host_of
 from ergo_py.pipelines import Item
 from ergo_py.pipelines.brokers.broker import Broker, Opened, header_of, key_of
+from ergo_py.pipelines.source import name_of, why
 from tests.pipelines.brokers.rigs import ODD_KEYS
 
 CLIENTS: dict[str, tuple[str, Callable[[int], Any]]] = {
@@ -34,13 +36,46 @@ def test_an_absent_broker_raises_at_its_opening_and_the_client_closes(name: str)
     pytest.importorskip(package, reason=f"needs the package {package}")
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))  # without listen(): connections are refused
-        client = make(holder.getsockname()[1])
+        holder_port = holder.getsockname()[1]
+        client = make(holder_port)
 
         with pytest.raises(Exception) as found:  # noqa: PT011 - each library has its own
             client.open()
         client.close()
 
     assert type(found.value).__name__.startswith(("AMQPConnection", "Connection", "NoServers"))
+    assert name_of(client) == f"{name} at 127.0.0.1:{holder_port}"
+    assert re.search(r": .*([Rr]efused|no servers)", why(found.value))
+
+
+@pytest.mark.parametrize(
+    "address, where",
+    [
+        ("amqp://user:secret@host/shop", "host"),
+        ("nats://secret@host:4222", "host:4222"),
+        (["host:1", "nats://user:secret@other"], "host:1, other"),
+        *((f"nats://user:{rest}", "") for rest in ("1/secret@host", "1?secret@host", "se/cret@h")),
+    ],
+)
+def test_a_log_has_the_host_of_a_broker_and_no_user(address: Any, where: str) -> None:
+    assert host_of(address) == where
+
+
+@pytest.mark.parametrize("topic", ["", "/", "a#", "a/#/b", "a+/b", "#/a", 5])
+@pytest.mark.parametrize("bridge", ["MQTT", "MQTTTopics"])
+def test_a_topic_that_no_broker_takes_is_refused(bridge: str, topic: Any) -> None:
+    pytest.importorskip("paho", reason="needs the package paho")
+    make = getattr(pipelines if bridge == "MQTT" else devices, bridge)
+
+    with pytest.raises(BadInputError, match=r'a topic such as "hall/lamp"'):
+        make("mqtt://localhost", topic)
+
+
+@pytest.mark.parametrize("topic", ["a", "/a", "a/+/b", "+", "#", "a b/#", "$SYS/#"])
+def test_a_topic_may_have_wildcards(topic: str) -> None:
+    check_topic = pytest.importorskip("ergo_py.meta.mqtt_address").check_topic
+
+    assert check_topic("topic", topic) == topic
 
 
 BAD_ADDRESSES = (
