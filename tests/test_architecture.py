@@ -169,7 +169,7 @@ def appends_to_a_main_lane(function: ast.AST) -> list[int]:
 
 APPENDS_OF_A_MAILBOX = ["push", "push_many"]
 APPENDS_PAST_A_MAILBOX = [
-    "_core/messaging/publisher.py: publish",
+    "_core/messaging/publisher.py: deliver",
     "_core/messaging/router.py: send",
     "_core/verbs/behaviour.py: send",
 ]

@@ -92,6 +92,7 @@ FOREIGN: Final = {
         "Handoff.serve",
         "Mailbox.main_type",
         "Outbox.deliver",
+        "Publisher.deliver",
         "Router.send",
         "Timer.cancel",
         "Timers.heap_type",

@@ -126,8 +126,12 @@ class Publisher:
             if context is None
             else (TRACED, event.producer, Mark(EVENT, event.name, context), publication)
         )
+        return len(event.subscribers) - self.deliver(event, envelope, context)
+
+    def deliver(self, event: Event, envelope: Envelope, context: object | None) -> int:
+        """Deliver a publication to every subscriber. Returns how many have not taken it."""
         dropped = 0
-        find = router.processes.get
+        find = self._router.processes.get
         # No function call per subscriber: there may be thousands of subscribers, and all of them
         # get the publication in this turn of the scheduler.
         for pid, subscription in event.subscribers.items():
@@ -137,14 +141,30 @@ class Publisher:
                 process.main.append(envelope)
                 if (task := process.task).custom_sleep_data is PARKED:
                     wake(task)
-            elif not (
-                self._give_elsewhere(pid, event, publication, context)
-                if process is NO_RECEIVER
-                else self._give(process, envelope, event, subscription)
-            ):
-                subscription.count_dropped()
+            elif not self.give(pid, process, event, envelope, context, subscription):
                 dropped += 1
-        return len(event.subscribers) - dropped
+        return dropped
+
+    def give(
+        self,
+        pid: PID,
+        process: Receiver,
+        event: Event,
+        envelope: Envelope,
+        context: object | None,
+        subscription: Subscription,
+    ) -> bool:
+        """Deliver a publication to a subscriber whose mailbox takes no direct appends. False if the
+        subscriber has not taken it.
+        """
+        taken = (
+            self._give_elsewhere(pid, event, envelope[3], context)
+            if process is NO_RECEIVER
+            else self._give_here(process, envelope, event, subscription)
+        )
+        if not taken:
+            subscription.count_dropped()
+        return taken
 
     def _give_elsewhere(
         self, subscriber: PID, event: Event, publication: Published, context: object | None
@@ -157,7 +177,7 @@ class Publisher:
             and router.remote.publish(subscriber, publication, event.producer, context)
         )
 
-    def _give(
+    def _give_here(
         self,
         process: Receiver,
         envelope: Envelope,

@@ -3,7 +3,7 @@
 #include "speed.h"
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 17
+#define INTERFACE 18
 
 /* The methods that replace Python functions in their classes. */
 static struct {
@@ -35,6 +35,10 @@ static struct {
      "deliver($self, to, message, priority)\n--\n\n",
      &bound.outbox_deliver,
      {"deliver", (PyCFunction)(void (*)(void))outbox_deliver, METH_FASTCALL | METH_KEYWORDS, NULL}},
+    {"Publisher.deliver",
+     "deliver($self, event, envelope, context)\n--\n\n",
+     &bound.publisher_deliver,
+     {"deliver", (PyCFunction)(void (*)(void))publisher_deliver, METH_FASTCALL | METH_KEYWORDS, NULL}},
     {"Router.send",
      "send($self, sender, to, message, priority)\n--\n\n",
      &bound.router_send,
@@ -103,11 +107,13 @@ PyMODINIT_FUNC PyInit__speed(void) {
         {&str_end_wait, "end_wait"},
         {&str_failed_inline, "failed_inline"},
         {&str_finish, "finish"},
+        {&str_give, "give"},
         {&str_handle_call, "handle_call"},
         {&str_handle_message, "handle_message"},
         {&str_handle_event, "handle_event"},
         {&str_is_asked_again_by, "is_asked_again_by"},
         {&str_is_seeded, "is_seeded"},
+        {&str_items, "items"},
         {&str_leave, "_leave"},
         {&str_look, "_look"},
         {&str_mailbox, "mailbox"},

@@ -16,6 +16,8 @@ from trio.lowlevel import Task, current_task
 from .. import sources
 from ..messaging.calls import NOT_MADE, Calls, UnfinishedCall
 from ..messaging.clock import Clock
+from ..messaging.publisher import Publisher
+from ..messaging.receiver import NO_RECEIVER
 from ..messaging.router import Router
 from ..messaging.waiters import TaskCaller
 from ..metas.handler import Handler
@@ -26,8 +28,9 @@ from ..processes.lifecycle import Lifecycle
 from ..processes.message_loop import NO_TURN, Turn, serve, serve_in_place
 from ..processes.process import Process
 from ..runtime.handoff import Handoff, RunQueue
-from ..runtime.parking import PARKED, TRAP, TaskPlaceholder, wake_with
+from ..runtime.parking import PARKED, TRAP, TaskPlaceholder, wake, wake_with
 from ..tables.callbacks import check_plain, runs_callbacks
+from ..tables.events import Event
 from ..tables.mailbox import Mailbox
 from ..tables.registry import Registry
 from ..tables.timers import Owned, Timer, Timers
@@ -50,7 +53,7 @@ __all__ = [
 ]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 17
+_INTERFACE: Final = 18
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -82,6 +85,7 @@ def install() -> str:
     Clock.arm_timer = _speed.method(Clock, "Clock.arm_timer")  # type: ignore[method-assign]
     Handoff.serve = _speed.method(Handoff, "Handoff.serve")  # type: ignore[method-assign]
     Outbox.deliver = _speed.method(Outbox, "Outbox.deliver")  # type: ignore[method-assign]
+    Publisher.deliver = _speed.method(Publisher, "Publisher.deliver")  # type: ignore[method-assign]
     Router.send = _speed.method(Router, "Router.send")  # type: ignore[method-assign]
     Timer.cancel = _speed.method(Timer, "Timer.cancel")  # type: ignore[method-assign]
     return ""
@@ -90,47 +94,30 @@ def install() -> str:
 def _known_to_c() -> dict[str, Any]:
     """The classes, functions and constants that the extension looks up, by name."""
     return {
-        "Alias": Alias,
+        **_classes_known_to_c(),
         "Behaviour.call": Behaviour.call,
         "Behaviour.send": Behaviour.send,
-        "Calls": Calls,
         "Calls.call": Calls.call,
         "CancelStatus": getattr(_loop, "CancelStatus", None),
-        "Clock": Clock,
         "Clock.arm_timer": Clock.arm_timer,
-        "Handler": Handler,
-        "Handoff": Handoff,
         "Handoff.serve": Handoff.serve,
         "META_SLEEP": MetaState.SLEEP,
-        "Mailbox": Mailbox,
-        "Meta": Meta,
         "NORMAL": Priority.NORMAL,
         "NOT_MADE": NOT_MADE,
+        "NO_RECEIVER": NO_RECEIVER,
         "NO_REPLY": NO_REPLY,
         "NO_TURN": NO_TURN,
-        "Outbox": Outbox,
         "Outbox.deliver": Outbox.deliver,
-        "Owned": Owned,
         "PARKED": PARKED,
         "PID": PID,
-        "Process": Process,
+        "Publisher.deliver": Publisher.deliver,
         "RUNNING": RUNNING,
-        "Registry": Registry,
         "Reject": Reject,
-        "Router": Router,
         "Router.send": Router.send,
-        "RunQueue": RunQueue,
         "SLEEP": SLEEP,
         "STOPPING": STOPPING,
         "TRAP": TRAP,
-        "Task": Task,
-        "TaskCaller": TaskCaller,
-        "TaskPlaceholder": TaskPlaceholder,
-        "Timer": Timer,
         "Timer.cancel": Timer.cancel,
-        "Timers": Timers,
-        "Turn": Turn,
-        "UnfinishedCall": UnfinishedCall,
         "WAIT_RESPONSE": WAIT_RESPONSE,
         "abort": TRAP.abort_func,
         "answer_now": answer_now,
@@ -144,7 +131,36 @@ def _known_to_c() -> dict[str, Any]:
         "serve": serve,
         "serve_in_place": serve_in_place,
         "sources": sources.__dict__,
+        "wake": wake,
         "wake_with": wake_with,
+    }
+
+
+def _classes_known_to_c() -> dict[str, Any]:
+    """The classes whose instances the extension knows, by name."""
+    return {
+        "Alias": Alias,
+        "Calls": Calls,
+        "Clock": Clock,
+        "Event": Event,
+        "Handler": Handler,
+        "Handoff": Handoff,
+        "Mailbox": Mailbox,
+        "Meta": Meta,
+        "Outbox": Outbox,
+        "Owned": Owned,
+        "Process": Process,
+        "Publisher": Publisher,
+        "Registry": Registry,
+        "Router": Router,
+        "RunQueue": RunQueue,
+        "Task": Task,
+        "TaskCaller": TaskCaller,
+        "TaskPlaceholder": TaskPlaceholder,
+        "Timer": Timer,
+        "Timers": Timers,
+        "Turn": Turn,
+        "UnfinishedCall": UnfinishedCall,
     }
 
 

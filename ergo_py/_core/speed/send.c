@@ -1,4 +1,4 @@
-/* Behaviour.send, Router.send and Outbox.deliver. */
+/* Behaviour.send, Router.send, Outbox.deliver and Publisher.deliver. */
 #include "speed.h"
 
 /* Whether any thread may append to the main lane of a process without a check, and the lane is one
@@ -224,4 +224,58 @@ PyObject* outbox_deliver(PyObject* outbox, PyObject* const* args, Py_ssize_t cou
         Py_RETURN_TRUE;
     }
     return call_twin(bound.outbox_deliver, outbox, args, count, keywords);
+}
+
+/* The lines of Publisher.deliver for a single subscriber. 1 if it has taken the publication, 0 if not,
+   -1 with an error. */
+static int give(PyObject* publisher, PyObject* processes, PyObject* pair, PyObject* const* args) {
+    PyObject *pid = PyTuple_GET_ITEM(pair, 0), *envelope = args[1];
+    PyObject* process = PyDict_GetItemWithError(processes, pid);
+    if (process == NULL && PyErr_Occurred()) return -1;
+    if (!is_process(process) || !takes_direct(process)) {
+        process = Py_NewRef(process == NULL ? bound.NO_RECEIVER : process);
+        PyObject* taken =
+            PyObject_CallMethodObjArgs(publisher, str_give, pid, process, args[0], envelope, args[2],
+                                       PyTuple_GET_ITEM(pair, 1), NULL);
+        int is_taken = taken == NULL ? -1 : PyObject_IsTrue(taken);
+        Py_XDECREF(taken);
+        Py_DECREF(process);
+        return is_taken;
+    }
+    if (lane_push((Lane*)SLOT(process, of_process.main), PyLong_AsLong(PyTuple_GET_ITEM(envelope, 0)),
+                  PyTuple_GET_ITEM(envelope, 1), PyTuple_GET_ITEM(envelope, 2),
+                  PyTuple_GET_ITEM(envelope, 3)) < 0)
+        return -1;
+    PyObject* task = SLOT(process, of_process.task);
+    if (!Py_IS_TYPE(task, bound.Task) || SLOT(task, of_task.mark) != bound.PARKED) return 1;
+    Py_INCREF(task);
+    PyObject* woken = PyObject_CallOneArg(bound.wake, task);
+    Py_DECREF(task);
+    Py_XDECREF(woken);
+    return woken == NULL ? -1 : 1;
+}
+
+/* Publisher.deliver(event, envelope, context) */
+PyObject* publisher_deliver(PyObject* publisher, PyObject* const* args, Py_ssize_t count,
+                            PyObject* keywords) {
+    PyObject* router = SLOT(publisher, router_of_publisher);
+    if (count != 3 || keywords != NULL || !Py_IS_TYPE(args[0], bound.Event) ||
+        !PyTuple_CheckExact(args[1]) || PyTuple_GET_SIZE(args[1]) != 4 ||
+        !PyObject_TypeCheck(router, bound.Router) ||
+        !PyDict_CheckExact(SLOT(router, of_router.processes)))
+        return call_twin(bound.publisher_deliver, publisher, args, count, keywords);
+    PyObject* processes = Py_NewRef(SLOT(router, of_router.processes));
+    /* An iterator notices that Python code has changed the table meanwhile. */
+    PyObject* items = PyObject_CallMethodNoArgs(SLOT(args[0], subscribers_of_event), str_items);
+    PyObject *iterator = items == NULL ? NULL : PyObject_GetIter(items), *pair;
+    Py_ssize_t dropped = 0;
+    while (iterator != NULL && (pair = PyIter_Next(iterator)) != NULL) {
+        int is_taken = give(publisher, processes, pair, args);
+        Py_DECREF(pair);
+        if (is_taken < 0) break;
+        dropped += !is_taken;
+    }
+    Py_XDECREF(iterator), Py_XDECREF(items);
+    Py_DECREF(processes);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(dropped);
 }

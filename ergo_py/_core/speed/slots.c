@@ -18,10 +18,10 @@ struct OfTimer of_timer;
 struct OfTimers of_timers;
 struct OfOwned of_owned;
 Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
-    state_of_handler;
+    router_of_publisher, state_of_handler, subscribers_of_event;
 PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls, *str_do_deferred,
-    *str_earlier, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
-    *str_handle_event, *str_is_asked_again_by, *str_is_seeded, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
+    *str_earlier, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_give, *str_handle_call,
+    *str_handle_event, *str_is_asked_again_by, *str_is_seeded, *str_items, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_timers, *str_wait,
     *str_waiters, *str_wake;
@@ -77,6 +77,7 @@ static const SlotName slots[] = {
     {"Handoff", "_root", &of_handoff.root}, {"Handoff", "_steps", &of_handoff.steps},
     {"RunQueue", "size", &size_of_queue},
     {"TaskPlaceholder", "custom_sleep_data", &mark_of_placeholder},
+    {"Publisher", "_router", &router_of_publisher}, {"Event", "subscribers", &subscribers_of_event},
     {"Clock", "_next", &of_clock.next}, IN(Clock, of_clock, now), IN(Clock, of_clock, timers),
     IN(Timer, of_timer, message), IN(Timer, of_timer, owner), IN(Timer, of_timer, period),
     IN(Timer, of_timer, priority), {"Timer", "_table", &of_timer.table}, IN(Timer, of_timer, to),
@@ -91,19 +92,20 @@ static const SlotName slots[] = {
 #define OBJECT(name) {#name, &bound.name, 0}
 
 static const ObjectName names[] = {
-    CLASS(Alias), CLASS(Calls), CLASS(CancelStatus), CLASS(Clock), CLASS(Handoff), CLASS(Mailbox),
+    CLASS(Alias), CLASS(Calls), CLASS(CancelStatus), CLASS(Clock), CLASS(Event), CLASS(Handoff), CLASS(Mailbox),
     CLASS(Meta), CLASS(Outbox), CLASS(Owned), CLASS(PID),
-    CLASS(Process), CLASS(Registry), CLASS(Router), CLASS(RunQueue), CLASS(Task), CLASS(TaskCaller), CLASS(TaskPlaceholder),
-    CLASS(Timer), CLASS(Timers), CLASS(Turn), CLASS(UnfinishedCall), OBJECT(META_SLEEP), OBJECT(NORMAL), OBJECT(NOT_MADE), OBJECT(NO_REPLY), OBJECT(NO_TURN), OBJECT(PARKED),
+    CLASS(Process), CLASS(Publisher), CLASS(Registry), CLASS(Router), CLASS(RunQueue), CLASS(Task), CLASS(TaskCaller), CLASS(TaskPlaceholder),
+    CLASS(Timer), CLASS(Timers), CLASS(Turn), CLASS(UnfinishedCall), OBJECT(META_SLEEP), OBJECT(NORMAL), OBJECT(NOT_MADE), OBJECT(NO_RECEIVER), OBJECT(NO_REPLY), OBJECT(NO_TURN), OBJECT(PARKED),
     OBJECT(RUNNING), OBJECT(Reject), OBJECT(SLEEP), OBJECT(STOPPING), OBJECT(TRAP),
     OBJECT(WAIT_RESPONSE), OBJECT(abort), OBJECT(answer_now),
     OBJECT(begin_wait), OBJECT(check_plain), OBJECT(current_task), OBJECT(note_error),
     OBJECT(note_late_reply), OBJECT(open_scopes), OBJECT(perf_counter),
-    OBJECT(serve), OBJECT(serve_in_place), OBJECT(sources), OBJECT(wake_with),
+    OBJECT(serve), OBJECT(serve_in_place), OBJECT(sources), OBJECT(wake), OBJECT(wake_with),
     {"Behaviour.call", &bound.behaviour_call, 0}, {"Behaviour.send", &bound.behaviour_send, 0},
     {"Calls.call", &bound.calls_call, 0}, {"Clock.arm_timer", &bound.clock_arm_timer, 0},
     {"Timer.cancel", &bound.timer_cancel, 0}, {"Outbox.deliver", &bound.outbox_deliver, 0},
-    {"Handoff.serve", &bound.handoff_serve, 0}, {"Router.send", &bound.router_send, 0},
+    {"Handoff.serve", &bound.handoff_serve, 0}, {"Publisher.deliver", &bound.publisher_deliver, 0},
+    {"Router.send", &bound.router_send, 0},
 };
 
 /* The offset of a slot in the instances of a class; -1 with an error if there is no such slot. */

@@ -96,15 +96,15 @@ extern PyTypeObject LaneIteratorType;
 /* ---- slots.c: Python classes whose slots are used here ------------------------------------------- */
 
 extern struct Bound {
-    PyTypeObject *Alias, *Calls, *CancelStatus, *Clock, *Handoff, *Mailbox, *Meta, *Outbox, *Owned, *PID,
-        *Process, *Registry, *Router, *RunQueue, *Task, *TaskCaller, *TaskPlaceholder, *Timer, *Timers, *Turn,
+    PyTypeObject *Alias, *Calls, *CancelStatus, *Clock, *Event, *Handoff, *Mailbox, *Meta, *Outbox, *Owned, *PID,
+        *Process, *Publisher, *Registry, *Router, *RunQueue, *Task, *TaskCaller, *TaskPlaceholder, *Timer, *Timers, *Turn,
         *UnfinishedCall;
-    PyObject *META_SLEEP, *NORMAL, *NOT_MADE, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
+    PyObject *META_SLEEP, *NORMAL, *NOT_MADE, *NO_RECEIVER, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
         *TRAP, *WAIT_RESPONSE;
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
         *check_plain, *clock_arm_timer, *current_task, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
-        *perf_counter, *router_send, *serve, *serve_in_place, *sources, *timer_cancel,
-        *wake_with;
+        *perf_counter, *publisher_deliver, *router_send, *serve, *serve_in_place, *sources, *timer_cancel,
+        *wake, *wake_with;
 } bound;
 
 extern struct OfProcess {
@@ -171,11 +171,11 @@ extern struct OfOwned {
 } of_owned;
 
 extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
-    state_of_handler;
+    router_of_publisher, state_of_handler, subscribers_of_event;
 
 extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls,
-    *str_do_deferred, *str_earlier, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
-    *str_handle_event, *str_is_asked_again_by, *str_is_seeded, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
+    *str_do_deferred, *str_earlier, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_give, *str_handle_call,
+    *str_handle_event, *str_is_asked_again_by, *str_is_seeded, *str_items, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_timers, *str_wait,
     *str_waiters, *str_wake;
@@ -309,6 +309,8 @@ PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
                       PyObject* keywords);
 PyObject* outbox_deliver(PyObject* outbox, PyObject* const* args, Py_ssize_t count,
                          PyObject* keywords);
+PyObject* publisher_deliver(PyObject* publisher, PyObject* const* args, Py_ssize_t count,
+                            PyObject* keywords);
 int is_on_loop(PyObject* router);
 PyObject* call_twin(PyObject* function, PyObject* self, PyObject* const* args, Py_ssize_t count,
                     PyObject* keywords);

@@ -14,6 +14,7 @@ import ergo_py
 import ergo_py.info
 from ergo_py._core.messaging.calls import Calls
 from ergo_py._core.messaging.clock import Clock
+from ergo_py._core.messaging.publisher import Publisher
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.processes.message_loop import Turn
 from ergo_py._core.speed import installation
@@ -25,6 +26,7 @@ REPLACED: list[Any] = [
     Behaviour.call,
     Behaviour.send,
     Clock.arm_timer,
+    Publisher.deliver,
     Router.send,
     Timer.cancel,
 ]
