@@ -23,7 +23,8 @@ UNKNOWN: Final = frozenset({"Any", "object", "Self", "type"})
 MARKED: Final = {
     "_core/messaging/calls.py": 2,
     "_core/processes/inline_calls.py": 10,
-    "_core/processes/message_loop.py": 5,
+    "_core/processes/lifecycle.py": 1,
+    "_core/processes/message_loop.py": 4,
     "_core/processes/spawn.py": 1,
     "_core/verbs/behaviour.py": 3,
     "meta/sockets/datagrams.py": 1,

@@ -150,7 +150,8 @@ class Log:
     ) -> NoReturn:
         if follows and self._number > logging.CRITICAL:  # off: structlog has no class for it
             raise structlog.DropEvent
-        text = text_of(event.pop("event", ""))
+        given = event.pop("event", "")
+        text = given if type(given) is str else text_of(given)
         try:
             event = structlog.processors.format_exc_info(logger, method, event)
         except Exception as error:  # the code of the logged exception itself raised
@@ -322,7 +323,7 @@ def _plain(level: str, text: str, fields: Fields) -> str:
 
 def _parts(fields: Fields) -> tuple[str, str]:
     beside, below = _split(fields)
-    return " ".join(f"{key}={printable(shown(value))}" for key, value in beside.items()), below
+    return " ".join([f"{key}={printable(shown(value))}" for key, value in beside.items()]), below
 
 
 def _split(fields: Fields) -> tuple[Fields, str]:

@@ -9,14 +9,16 @@ from .._core.vocabulary.info import Phase
 from .._core.vocabulary.reasons import Reason, is_failure
 from .specs import ChildSpec, RestartPolicy
 
-__all__ = ["BACKING_OFF", "PENDING", "RUNNING", "STARTING", "STOPPING", "Child", "Window"]
+__all__ = ["PENDING", "RUNNING", "STARTING", "STOPPING", "WAITING", "Child", "Window"]
 
 # The phases that every restart reads: on CPython 3.11 reading a member of an enumeration is slow.
-BACKING_OFF: Final = Phase.BACKING_OFF
+_BACKING_OFF: Final = Phase.BACKING_OFF
 PENDING: Final = Phase.PENDING
 RUNNING: Final = Phase.RUNNING
 STARTING: Final = Phase.STARTING
 STOPPING: Final = Phase.STOPPING
+WAITING: Final = (PENDING, _BACKING_OFF)
+"""The phases of a child that will start, if it is wanted."""
 _COMPLETED: Final = Phase.COMPLETED
 _FAILED: Final = Phase.FAILED
 _PERMANENT: Final = RestartPolicy.PERMANENT
@@ -121,7 +123,7 @@ class Child:
     @property
     def is_waiting(self) -> bool:
         """The child will start, when its turn and its time come."""
-        return self.wanted and self.phase in (PENDING, BACKING_OFF)
+        return self.wanted and self.phase in WAITING
 
     def is_missing(self, now: float, patience: float) -> bool:
         """Whether it should always run, and does not: it has failed for good, or has been down for
@@ -152,7 +154,7 @@ class Child:
         backoff = self.spec.backoff
         delay = 0.0 if backoff is None else backoff.delay(self.in_a_row, chance())
         self.in_a_row += 1
-        self.phase = BACKING_OFF if delay > 0 else PENDING
+        self.phase = _BACKING_OFF if delay > 0 else PENDING
         self.due = now + delay
         return delay
 

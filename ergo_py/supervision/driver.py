@@ -205,7 +205,7 @@ class SupervisionDriver(Actor):
                 child, slot = self._plan.children[action.child], None
                 spec = child.spec
                 try:
-                    slot = self._slot(child)
+                    slot = (process.slots or {}).get(child.name) or self._slot(child)
                     slot.expect(action.after)
                     what = (spec.behaviour, spec.cls, child.args)
                     if spec.is_chosen:

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from .actions import Action, Start, Stop, Wake
-from .child import RUNNING, STARTING, Child
+from .child import RUNNING, STARTING, WAITING, Child
 from .specs import Strategy
 
 __all__ = ["StartOrder"]
@@ -112,7 +112,7 @@ class StartOrder:
         queue = self._queue
         while queue:
             _, _, _, due, child = queue[0]
-            if child.is_waiting and child.due == due:
+            if child.due == due and child.wanted and child.phase in WAITING:
                 break
             heappop(queue)
         else:

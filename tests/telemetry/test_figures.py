@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, ChildSpec, LogRecord, Node, Supervisor, SupervisorSpec, Why
-from ergo_py._core.processes.termination import _leave_table
 from ergo_py.meta import TCP, TCPConnection, TCPServer
 from ergo_py.telemetry.figures import BehaviourFigures, Figures, read_figures
 from tests.actors import Puppet, Recorder
@@ -310,7 +309,10 @@ async def test_a_process_that_leaves_the_tables_twice_is_counted_once() -> None:
         await node.wait_ended(owner)
         before = read_figures(node).behaviours
 
-        _leave_table(process)
+        process.kernel.lifetimes.past.take(
+            *(process.router.processes, process.id, process.callbacks.behaviour),
+            *(process.turn.handled, process.sent, process.turn.running_time),
+        )
         meta.leave_table()
 
         assert read_figures(node).behaviours == before

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from trio.lowlevel import Task
 
-from ..processes.envelope_handlers import handle_other
+from ..processes.envelope_handlers import HANDLERS
 from ..processes.message_loop import AGAIN
 from ..runtime.parking import park
 from ..tables.pending_calls import Caller
@@ -44,7 +44,7 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
         envelope = process.mailbox.take_signal(partial(_is_served, process))
         if envelope is not None:
             process.turn.handle_again(envelope)
-            reason = await handle_other(process, envelope)
+            reason = await HANDLERS[envelope[0]](process, *envelope[1:])
             if reason is AGAIN:
                 callbacks_changed = True
             elif reason is not None:

@@ -3,17 +3,18 @@ mailbox.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from trio.lowlevel import Task, enable_ki_protection
 
 from ..kernel import Kernel
+from ..messaging.router import Router
 from ..runtime.bridge import get_ident
 from ..runtime.parking import ENDED, PARKED, TaskPlaceholder
 from ..tables.callbacks import Callbacks
 from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import Mailbox
-from ..vocabulary.envelopes import Envelope, Overflow
+from ..vocabulary.envelopes import Envelope
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.options import Options
 from .unhandled_messages import skip_given_up, sweep
@@ -40,60 +41,48 @@ class Addressee:
 
     is_remote = False
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        callbacks: Callbacks,
-        options: Options,
-        task: TaskPlaceholder,
-    ) -> None:
-        router = kernel.router
-        self.kernel = kernel
-        """The shared parts of its node."""
-        self.router: Final = router
-        """The router of its node, which each send would otherwise look up in the kernel."""
-        self.id: PID = PID(router.node, router.creation, next(router.numbers))
-        """Its PID, which no other process ever gets."""
-        self.callbacks: Callbacks = callbacks
-        """The callbacks that its class has; all processes of the class share them."""
-        self.options = options
-        """The options of its spawn."""
-        self.name = options.name
-        """Its registered name."""
-        self.aliases: dict[Alias, None] | None = None
-        """Its further addresses; None while it has none."""
-        self._logger: FilteringBoundLogger | None = None
-        """Its logger; None until it logs."""
-        self.mailbox: Mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
-        """The messages and signals that wait for it."""
-        self.main: deque[Envelope] = self.mailbox.main
-        """The lane of its mailbox for plain messages, to which most senders append."""
-        self.task: Task | TaskPlaceholder = task
-        """The task that reads the mailbox, or a placeholder before its first step and after its
-        last.
-        """
-        self.accepting: bool = True
-        """Whether it takes messages of users: until it begins to end."""
-        is_plain = not router.sees_all and not callbacks.supervises
-        self.takes_direct: bool = is_plain and not options.mailbox_size
-        """Whether senders may append to the main lane without any check, from any thread. Every
-        send tests this first. Once False it stays False: otherwise a direct append could overtake a
-        message that a thread sent through the loop.
-        """
-        self.takes_bounded: bool = (
-            is_plain
-            and not self.takes_direct
-            and options.overflow in (Overflow.RAISE, Overflow.WAIT)
-        )
-        """Whether senders may append to the main lane after checking only the mailbox's bound."""
-        self.wake_requested: bool = False
-        """Whether a thread has already asked the loop to wake this process."""
-        self.inline: bool = router.inline_calls and callbacks.answers_at_once
-        """Whether a call may be served inline, in the caller's task, while this process sleeps."""
-        self.slot: ChildSlot | None = None
-        """Its slot under a supervisor."""
-        self.left_to: ChildSlot | None = None
-        """The slot whose next process inherits its main lane."""
+    # The constructor of `Process` sets these: each spawn would pay for another constructor.
+    kernel: Kernel
+    """The shared parts of its node."""
+    router: Router
+    """The router of its node, which each send would otherwise look up in the kernel."""
+    id: PID
+    """Its PID, which no other process ever gets."""
+    callbacks: Callbacks
+    """The callbacks that its class has; all processes of the class share them."""
+    options: Options
+    """The options of its spawn."""
+    name: str | None
+    """Its registered name."""
+    aliases: dict[Alias, None] | None
+    """Its further addresses; None while it has none."""
+    _logger: "FilteringBoundLogger | None"
+    """Its logger; None until it logs."""
+    mailbox: Mailbox
+    """The messages and signals that wait for it."""
+    main: deque[Envelope]
+    """The lane of its mailbox for plain messages, to which most senders append."""
+    task: Task | TaskPlaceholder
+    """The task that reads the mailbox, or a placeholder before its first step and after its
+    last.
+    """
+    accepting: bool
+    """Whether it takes messages of users: until it begins to end."""
+    takes_direct: bool
+    """Whether senders may append to the main lane without any check, from any thread. Every send
+    tests this first. Once False it stays False: otherwise a direct append could overtake a message
+    that a thread sent through the loop.
+    """
+    takes_bounded: bool
+    """Whether senders may append to the main lane after checking only the mailbox's bound."""
+    wake_requested: bool
+    """Whether a thread has already asked the loop to wake this process."""
+    inline: bool
+    """Whether a call may be served inline, in the caller's task, while this process sleeps."""
+    slot: ChildSlot | None
+    """Its slot under a supervisor."""
+    left_to: ChildSlot | None
+    """The slot whose next process inherits its main lane."""
 
     @property
     def log(self) -> "FilteringBoundLogger":

@@ -35,23 +35,14 @@ from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["HANDLERS", "answer_inspection", "callback", "handle_other", "is_inspection"]
-
-
-def handle_other(process: "Process", envelope: Envelope) -> "Coroutine[Any, Any, Reason | None]":
-    """Serve an envelope that is neither a message nor a call. Awaited, it returns the reason if the
-    process has to end.
-    """
-    kind, sender, ref, payload = envelope
-    if process.kernel.observer is not None and kind <= EVENT:
-        process.kernel.observer(Delivered(process.id, sender, payload))
-    # Not awaited here: every event would pay for another coroutine.
-    return HANDLERS[kind](process, sender, ref, payload)
+__all__ = ["HANDLERS", "answer_inspection", "callback", "is_inspection"]
 
 
 async def _handle_traced(process: "Process", sender: Any, ref: Any, payload: Any) -> None:
     """Serve a message, a call or an event of a sampled trace inside a span."""
     kernel, turn = process.kernel, process.turn
+    if kernel.observer is not None:
+        kernel.observer(Delivered(process.id, sender, payload))
     tracing = kernel.tracing
     # Other kinds than CALL and MESSAGE: a thread must not serve the next envelopes, too.
     if isinstance(ref, Caller):
@@ -71,9 +62,9 @@ async def _handle_traced(process: "Process", sender: Any, ref: Any, payload: Any
             await callback(process, "handle_message", payload, sender)
 
 
-async def _handle_event(
-    process: "Process", _sender: object, _ref: object, publication: object
-) -> None:
+async def _handle_event(process: "Process", sender: Any, _ref: object, publication: object) -> None:
+    if process.kernel.observer is not None:
+        process.kernel.observer(Delivered(process.id, sender, publication))
     await callback(process, "handle_event", publication)
 
 
@@ -203,7 +194,9 @@ HANDLERS: Final[Mapping[int, _Handler]] = {
     NOTICE: _handle_notice,
     END_NOTICE: _handle_end_notice,
 }
-"""The handler of each kind. `serve` itself handles MESSAGE and CALL."""
+"""The handler of each kind, whose result is the reason if the process has to end. `serve` itself
+handles MESSAGE and CALL.
+"""
 
 
 async def answer_inspection(process: "Process") -> bool:

@@ -38,7 +38,7 @@ from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
 from ..vocabulary.states import HISTORY, RUNNING, SLEEP, TERMINATED
 from ..vocabulary.unmatched import Unmatched
-from .envelope_handlers import handle_other
+from .envelope_handlers import HANDLERS
 from .failure import account_for, account_for_open
 
 if TYPE_CHECKING:
@@ -233,19 +233,16 @@ does not pay for its own. `Lifecycle.own_turn` replaces it.
 """
 
 
-def _callbacks_of(process: "Process") -> tuple[Callback, Callback]:
-    """The functions for messages and calls: of the behaviour, or of its observer around them."""
+def _callbacks_of(process: "Process") -> tuple[Callback, Callback, Unmatched | None]:
+    """The functions for messages and calls, of the behaviour or of its observer around them, and
+    the judge of messages without a case.
+    """
     behaviour, observer = process.behaviour, process.kernel.observer
+    judge = process.callbacks.unmatched and process.judge()
     if observer is None:
-        return behaviour.handle_message, behaviour.handle_call
+        return behaviour.handle_message, behaviour.handle_call, judge
     message, call = observer.watch(process.id, behaviour.handle_message, behaviour.handle_call)
-    return message, call
-
-
-def _begin_first_turn(process: "Process", turn: Turn) -> None:
-    turn.woken = woken = perf_counter()
-    process.state = RUNNING  # hot path: Process.begin_turn
-    process.history.extend((RUNNING, woken))
+    return message, call, judge
 
 
 def _reason_after(process: "Process", task: Task, error: BaseException) -> Reason | None:
@@ -274,7 +271,7 @@ async def serve(process: "Process") -> Reason | None:
     assert isinstance(task, Task)
     clock = perf_counter
     burst, bounded = process.kernel.burst, box.limit > 0
-    handle_message, handle_call = _callbacks_of(process)
+    handle_message, handle_call, unmatched = _callbacks_of(process)
     asynchronous = process.callbacks.asynchronous
     message_is_async, call_is_async = (
         "handle_message" in asynchronous,
@@ -282,7 +279,6 @@ async def serve(process: "Process") -> Reason | None:
     )
     # The loop itself calls a plain handle_event, unless an observer counts the events.
     event_is_plain = "handle_event" not in asynchronous and process.kernel.observer is None
-    unmatched = process.judge()
     seen = None if unmatched is None else unmatched.seen
     status = task._cancel_status
     no_reply = NO_REPLY
@@ -290,9 +286,8 @@ async def serve(process: "Process") -> Reason | None:
     # `turn.handled` doubles as the counter of the burst. The clock is read on every eighth
     # message only.
     often = 7 if burst >= 8 else 0
-    turn, history = process.own_turn(), process.history
+    turn, history = process.begin_first_turn(), process.history
     last, mask, end = turn.handled + burst, often, 0.0
-    _begin_first_turn(process, turn)
     # A batch of plain callbacks is a root: the processes that it wakes run right after it, in the
     # same turn.
     turns, may_be_root = process.router.turns, not (message_is_async or call_is_async)
@@ -372,7 +367,7 @@ async def serve(process: "Process") -> Reason | None:
             else:
                 if is_root:
                     is_root = turns.end(task)
-                reason = await handle_other(process, envelope)
+                reason = await HANDLERS[kind](process, sender, ref, payload)
                 if reason is not None:
                     return reason
             if handled & mask:
@@ -411,14 +406,14 @@ async def serve_batches(process: "Process") -> Reason | None:
     main = box.main
     task = process.task
     assert isinstance(task, Task)
-    handle_message, handle_call = _callbacks_of(process)
+    handle_message, handle_call, unmatched = _callbacks_of(process)
     asynchronous = process.callbacks.asynchronous
     message_is_async, call_is_async = (
         "handle_message" in asynchronous,
         "handle_call" in asynchronous,
     )
     event_is_plain = "handle_event" not in asynchronous and process.kernel.observer is None
-    unmatched, turn = process.judge(), process.own_turn()
+    turn = process.own_turn()
     seen = None if unmatched is None else unmatched.seen
     assert turn.begin_batch is not None
     turn.batch = batch = turn.begin_batch(
@@ -431,7 +426,7 @@ async def serve_batches(process: "Process") -> Reason | None:
         return await serve(process)
     status, is_over = task._cancel_status, False
     envelope: Envelope | None
-    _begin_first_turn(process, turn)
+    process.begin_first_turn()
     turns, may_be_root = process.router.turns, not (message_is_async or call_is_async)
     queue = turns.run_queue
     # Without messages there are only signals, which are served outside of a root.
@@ -492,7 +487,7 @@ async def serve_batches(process: "Process") -> Reason | None:
             else:
                 if is_root:
                     is_root = turns.end(task)
-                reason = await handle_other(process, envelope)
+                reason = await HANDLERS[envelope[0]](process, *envelope[1:])
                 if reason is not None:
                     return reason
             is_over = batch.is_over()

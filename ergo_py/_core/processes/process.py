@@ -17,10 +17,11 @@ from ..messaging.receiver import NO_RECEIVER, AnyProcess, Stoppable
 from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
+from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.parking import PARKED, wake
-from ..tables.callbacks import Callbacks, check_waiting, runs_callbacks
+from ..tables.callbacks import Callbacks, check_plain, check_waiting, runs_callbacks
 from ..tables.child_slot import ChildSlot
-from ..tables.mailbox import LanedMailbox
+from ..tables.mailbox import LanedMailbox, Mailbox
 from ..tables.pending_calls import Caller
 from ..tables.timers import Owned
 from ..tables.verb_chain import VerbChain
@@ -31,6 +32,7 @@ from ..vocabulary.envelopes import (
     URGENT_LANE,
     Envelope,
     Lane,
+    Overflow,
     Priority,
 )
 from ..vocabulary.errors import NotAllowedError
@@ -50,20 +52,20 @@ from ..vocabulary.states import (
     check_allowed,
 )
 from ..vocabulary.unmatched import Unmatched
-from .addressee import Addressee
 from .background_task import BackgroundTask, BackgroundTasks
 from .inline_calls import answer_now
-from .last_callback import run_plain
 from .lifecycle import NOT_YET, asked_by_none
 from .message_loop import NO_TURN
 from .ownership import MANY, Owner
-from .termination import Ending, release_at_once
+from .termination import Ending, end_at_once
 
 __all__ = ["BehaviourProxy", "Process", "processes_of"]
 
 R = TypeVar("R")
 
 _SHUTDOWN: Final = Shutdown()
+_LEFT_TO_SENDERS: Final = (Overflow.RAISE, Overflow.WAIT)
+"""The overflow rules that a sender follows without the mailbox."""
 
 
 class Handlers(Protocol):
@@ -135,7 +137,23 @@ class Process(Owner):
     def __init__(
         self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: "Process | None"
     ) -> None:
-        Addressee.__init__(self, kernel, callbacks, options, NOT_YET)
+        self.kernel = kernel
+        self.router = router = kernel.router
+        self.id = PID(router.node, router.creation, next(router.numbers))
+        self.callbacks = callbacks
+        self.options = options
+        self.name = options.name
+        size, overflow = options.mailbox_size, options.overflow
+        self.mailbox = mailbox = Mailbox(size or 0, overflow)
+        self.main = mailbox.main
+        self.task = NOT_YET
+        self.accepting = True
+        is_plain = not router.sees_all and not callbacks.supervises
+        self.takes_direct = is_plain and not size
+        self.takes_bounded = bool(is_plain and size and overflow in _LEFT_TO_SENDERS)
+        self.inline = router.inline_calls and callbacks.answers_at_once
+        self.wake_requested = False
+        self.aliases = self.slot = self.left_to = self._logger = None
         self.state = INIT
         born = perf_counter()
         self.born: float = born
@@ -218,9 +236,20 @@ class Process(Owner):
 
     @runs_callbacks
     def make_behaviour(self, factory: Callable[..., Handlers], args: tuple[object, ...]) -> None:
-        """Create the behaviour."""
+        """Create the behaviour, and run its ``init`` unless that is async."""
         self.behaviour = behaviour = factory(*args)
         behaviour._process = self
+        callbacks = self.callbacks
+        if "init" not in callbacks.defined or "init" in callbacks.asynchronous:
+            return
+        task = self.callback_task
+        status, depth = task._cancel_status, len(task._child_nurseries)
+        if (result := behaviour.init()) is not None:
+            check_plain(self, "init", result)
+        if task._cancel_status is not status or len(task._child_nurseries) != depth:
+            scopes = CancelScopes.since(task, status)
+            scopes.close_plain()
+            raise left_open(callbacks.behaviour, "init", scopes.nurseries())
 
     @property
     def behaviour_itself(self) -> Any:
@@ -516,12 +545,7 @@ class Process(Owner):
     def _has_few_messages(self) -> bool:
         return len(self.main) + len(self.deferred or ()) <= MANY
 
-    def end_at_once(self, reason: Reason) -> None:
-        """Terminate the process, in the same order as :meth:`Ending.finish`."""
-        self.begin_to_end(reason)
-        if "terminate" in self.callbacks.defined:
-            run_plain(self, "terminate", reason)
-        release_at_once(self)  # not inlined: the release has a single place where it can fail
+    end_at_once = end_at_once
 
     @runs_callbacks
     def _end_asleep(self, reason: Reason) -> None:

@@ -14,7 +14,7 @@ from ..messaging.observer import Spawned
 from ..messaging.publisher import PROCESS_STARTED
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, left_open
-from ..tables.callbacks import check_plain, runs_callbacks
+from ..tables.callbacks import runs_callbacks
 from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import OrderedMailbox
 from ..tables.pending_calls import Caller, Deadline
@@ -86,8 +86,6 @@ async def spawn_process(
         context.run(process.make_behaviour, factory, args)
         if "init" in process.callbacks.asynchronous:
             await _wait_for_init(process, context)
-        elif "init" in callbacks.defined:
-            context.run(_call_init, process)
         if isinstance(process.reason, Killed) or process.state is TERMINATED:
             raise SpawnError(f"{callbacks.behaviour} was killed during its init")
         process.enter(SLEEP)
@@ -175,7 +173,7 @@ def _register(process: Process, parent: Process | None, slot: ChildSlot | None) 
     if name is not None:
         # After the slot's messages are in the mailbox: from now on threads may send to the name,
         # and must not overtake these messages.
-        router.registry.take_name(name, process)
+        router.registry.names[name] = process
     router.processes[process.id] = process
     if parent is None:
         process.kernel.roots[process.id] = process
@@ -259,18 +257,6 @@ def _has_room(frames: int) -> bool:
         return frames == 0 or _has_room(frames - 1)
     except RecursionError:
         return False
-
-
-@runs_callbacks
-def _call_init(process: Process) -> None:
-    task = process.callback_task
-    status, depth = task._cancel_status, len(task._child_nurseries)
-    if (result := process.behaviour.init()) is not None:
-        check_plain(process, "init", result)
-    if task._cancel_status is not status or len(task._child_nurseries) != depth:
-        scopes = CancelScopes.since(task, status)
-        scopes.close_plain()
-        raise left_open(process.callbacks.behaviour, "init", scopes.nurseries())
 
 
 @runs_callbacks

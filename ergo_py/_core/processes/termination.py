@@ -29,7 +29,7 @@ from .unhandled_messages import answer, close_slots, drop_slots
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["Ending", "release_at_once"]
+__all__ = ["Ending", "end_at_once"]
 
 
 class Ending:
@@ -249,7 +249,11 @@ class Ending:
         process.refuse()
         process.fail_to_end()
         reason = process.record_reason(Shutdown())
-        _leave_table(process)
+        turn = process.turn
+        kernel.lifetimes.past.take(
+            *(router.processes, process.id, process.callbacks.behaviour),
+            *(turn.handled, process.sent, turn.running_time),
+        )
         kernel.roots.pop(process.id, None)
         if process.parent is not None:
             process.parent.disown(process.id)
@@ -328,6 +332,16 @@ async def _release_in_slices(process: "Process") -> None:
         await in_slices(rest)
 
 
+def end_at_once(process: "Process", reason: Reason) -> None:
+    """Terminate a process, in the same order as :meth:`Ending.finish`."""
+    process.begin_to_end(reason)
+    if "terminate" in process.callbacks.defined:
+        run_plain(process, "terminate", reason)
+    rest = release(process)
+    if rest is not None:
+        at_once(rest)
+
+
 def release_at_once(process: "Process") -> None:
     rest = release(process)
     if rest is not None:
@@ -360,23 +374,25 @@ def release(process: "Process") -> Iterator[None] | None:
     groups: Iterable[Hashable] = ()
     if process.is_owner:
         addresses, groups = _release_owned(process)
-    name = process.name
-    if name is not None and router.registry.names.get(name) is process:
-        router.registry.free_name(name)
+    name, names = process.name, router.registry.names
+    if name is not None and names.get(name) is process:
+        del names[name]
     if kernel.log.watched:
         kernel.remove_logger(process.id)
     if not is_unrelated:
         at_once(kernel.links.forget_watcher(process.id))
-    _leave_table(process)
+    turn = process.turn
+    kernel.lifetimes.past.take(
+        *(router.processes, process.id, process.callbacks.behaviour),
+        *(turn.handled, process.sent, turn.running_time),
+    )
     if router.last_receiver is process:
         router.forget_receiver()
     if kernel.watches:
         kernel.stop_watching(process.id)
-    parent = process.parent
-    if parent is None:
-        kernel.roots.pop(process.id, None)
-    else:
-        parent.disown(process.id)
+    siblings = kernel.roots if process.parent is None else process.parent.owned
+    if siblings:
+        siblings.pop(process.id, None)
     ending = process.ending
     if kernel.stopping and ending is not None and ending.forced and not ending.abandoned:
         kernel.lifetimes.killed.append(process.as_ended())
@@ -392,19 +408,6 @@ def release(process: "Process") -> Iterator[None] | None:
             kernel.links.tell(relation, reason)
     _tell(process, reason, lived)
     return None
-
-
-def _leave_table(process: "Process") -> None:
-    """Leave the table of processes, and add its sums to those of the ended processes."""
-    turn = process.turn
-    process.kernel.lifetimes.past.take(
-        process.router.processes,
-        process.id,
-        process.callbacks.behaviour,
-        turn.handled,
-        process.sent,
-        turn.running_time,
-    )
 
 
 def _release_owned(process: "Process") -> tuple[list[Alias | Key], Iterable[Hashable]]:

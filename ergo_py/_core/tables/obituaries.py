@@ -16,6 +16,10 @@ __all__ = ["Obituaries", "Obituary"]
 
 _WELL: Final = frozenset({Normal, Shutdown})
 """Reasons that are no failure. A faster `is_failure`: each process that ends pays for this test."""
+_ENDS: Final = (EXIT, STOP, KILL, FAILED)
+"""The signals that end a process."""
+_NOWHERE: Final = (None, None)
+"""The site of a process that was busy with nothing."""
 _WAITING: Final = 5
 """The number of unhandled messages whose types a record names."""
 
@@ -114,9 +118,11 @@ class Obituaries:
         crashed_at = self._sites.pop(process.id, None)
         # A crash of its own code is a failure, even if the peer or the owner ended it as well.
         ring = self._outside if crashed_at is None and process.blameless else self._failed
-        site = crashed_at or _site(process, handling)
+        # A signal that ended it (a kill, an exit) is no work that it was busy with.
+        is_told = handling is not None and handling[0] in _ENDS
+        site = crashed_at or (_NOWHERE if is_told else _site(process, handling))
         box = process.mailbox
-        left = len(box)
+        left = len(box) if box.main or box.ahead or box.log else 0
         waiting = _waiting(box.urgent, box.system, box.main) if left else ()
         recent = _recent(process) if process.kernel.watches else ()
         slot = getattr(process, "slot", None)
@@ -145,12 +151,9 @@ class Obituaries:
 
 
 def _site(process: Any, handling: Envelope | None) -> tuple[str | None, str | None]:
-    """The callback and the message that the process was busy with. A signal that ended it (a kill,
-    an exit) does not count.
-    """
-    if handling is None or handling[0] in (EXIT, STOP, KILL, FAILED):
-        return (None, None) if handling is not None else (process.current_callback(), None)
-    return process.current_callback(), type(handling[3]).__qualname__
+    """The callback and the message that the process was busy with."""
+    message = None if handling is None else type(handling[3]).__qualname__
+    return process.current_callback(), message
 
 
 def _recent(process: Any) -> tuple[str, ...]:
