@@ -24,7 +24,7 @@ MARKED: Final = {
     "_core/messaging/calls.py": 2,
     "_core/processes/inline_calls.py": 10,
     "_core/processes/lifecycle.py": 1,
-    "_core/processes/message_loop.py": 4,
+    "_core/processes/message_loop.py": 2,
     "_core/processes/spawn.py": 1,
     "_core/verbs/behaviour.py": 3,
     "meta/sockets/datagrams.py": 1,

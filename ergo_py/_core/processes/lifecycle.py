@@ -124,11 +124,20 @@ class Lifecycle(Addressee):
             and self.state not in (SLEEP, TERMINATED)
         )
 
+    def begin_task(self, task: Task) -> None:
+        """Take its own task, which reads the mailbox and runs the callbacks from now on."""
+        self.task = self.callback_task = task
+
+    def has_work(self) -> bool:
+        """Whether it must not sleep before it has looked at its mailbox."""
+        box = self.mailbox
+        return bool(self.callbacks.has_start_hooks or box.main or box.ahead or box.log)
+
     def close_task(self) -> None:
         """Note that no task reads the mailbox any more: a thread looks at the task after its
         append, and sees that it was too late.
         """
-        self.task: Task | TaskPlaceholder = _GONE
+        self.task = _GONE
         turn = self.turn
         if (
             turn.handling is not None

@@ -21,7 +21,7 @@ from trio.lowlevel import Task, current_task, disable_ki_protection
 from .. import sources
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed
-from ..runtime.parking import park_unless, yield_turn
+from ..runtime.parking import park, park_unless, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.pending_calls import Caller
@@ -551,8 +551,12 @@ def serve_in_place(process: "Process", batch: Batch) -> object:
     return batch.serve_in_place()
 
 
-def _note_failure(process: "Process", error: BaseException) -> Reason:
-    """A kill interrupted the callback, and its nursery raised more than the cancellation."""
+def _note_failure(process: "Process", task: Task, error: BaseException) -> Reason:
+    """A kill interrupted the callback, and its nursery raised more than the cancellation. The
+    exception of an abandoned process, or of a closed task, is raised again.
+    """
+    if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
+        raise error
     if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
         process.kernel.panic(error)
     process.log.error(
@@ -581,23 +585,26 @@ async def run(process: "Process") -> None:
     """Run a process until it has ended. No exception leaves this function: it would cancel all
     other tasks of the node.
     """
-    if process.abandoned:  # before its first step
-        return
-    task = current_task()
-    process.task = process.callback_task = task  # hot path: Lifecycle.callback_task
-    status = task._cancel_status
+    task, starts_asleep = process.task, True
+    if not isinstance(task, Task):  # else `Handoff.start` has made it, and drives it to its sleep
+        if process.abandoned:  # before its first step
+            return
+        task, starts_asleep = current_task(), False
+        process.begin_task(task)
+    status, turns = task._cancel_status, process.router.turns
     serve_all = serve if Turn.begin_batch is None else serve_batches
     reason: Reason | None = AGAIN
     try:
         try:
-            box = process.mailbox
-            if not (process.callbacks.has_start_hooks or box.main or box.ahead or box.log):
-                # Most processes sleep first: the costs of serving, like the cancel scope, can wait.
-                await park_unless(task, box.main)
-                if process.state is TERMINATED:
-                    return
+            # Most processes sleep first: the costs of serving, like the cancel scope, can wait.
+            if starts_asleep:
+                await park(task)
+            elif not process.has_work():
+                await park_unless(task, process.main)
+            if process.state is TERMINATED:
+                return
             if process.callbacks.has_start_hooks:
-                box.push_first((STARTED, process.id, None, None))
+                process.mailbox.push_first((STARTED, process.id, None, None))
             while reason is AGAIN:
                 # The reason if the cancel scope catches the cancellation of a kill.
                 reason = _KILLED
@@ -609,27 +616,24 @@ async def run(process: "Process") -> None:
                         try:
                             reason = await serve_all(process)
                         finally:
-                            process.router.turns.end(task)
+                            turns.end(task)
                             if scopes.are_left() and not is_being_closed(task):
                                 await scopes.close()
                 else:
                     try:
                         reason = await serve_all(process)
                     finally:
-                        process.router.turns.end(task)
+                        turns.end(task)
                 if reason is AGAIN:
                     _end_for_others(process)
         except BaseException as error:
-            if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
-                raise
-            reason = _note_failure(process, error)
+            reason = _note_failure(process, task, error)
         if task._cancel_status is not status:  # a plain callback left a cancel scope open
             await CancelScopes.since(task, status).close()
         if reason is not None:
-            if reason is _KILLED and process.reason is not None:
-                reason = process.reason
+            reason = (process.reason or reason) if reason is _KILLED else reason
             if process.can_end_at_once():
-                process.end_at_once(reason)
+                process.end_at_once(reason, task)
             else:
                 await process.to_end().finish(reason)
     except BaseException as error:

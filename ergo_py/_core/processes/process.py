@@ -13,17 +13,15 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 from trio.lowlevel import Task, current_task
 
 from ..kernel import Kernel
-from ..messaging.receiver import NO_RECEIVER, AnyProcess, Stoppable
+from ..messaging.receiver import NO_RECEIVER, AnyProcess
 from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
 from ..runtime.cancel_scopes import CancelScopes, left_open
-from ..runtime.parking import PARKED, wake
+from ..runtime.parking import PARKED
 from ..tables.callbacks import Callbacks, check_plain, check_waiting, runs_callbacks
-from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import LanedMailbox, Mailbox
 from ..tables.pending_calls import Caller
-from ..tables.timers import Owned
 from ..tables.verb_chain import VerbChain
 from ..vocabulary.envelopes import (
     EXIT,
@@ -36,7 +34,7 @@ from ..vocabulary.envelopes import (
     Priority,
 )
 from ..vocabulary.errors import NotAllowedError
-from ..vocabulary.ids import PID, Alias, EventName, Target
+from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.info import Ended
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
@@ -48,7 +46,6 @@ from ..vocabulary.states import (
     STOPPING,
     TERMINATED,
     Operation,
-    State,
     check_allowed,
 )
 from ..vocabulary.unmatched import Unmatched
@@ -134,6 +131,35 @@ class Process(Owner):
         *("deferred", "ending", "postponed", "verbs"),
     )
 
+    parent: "Process | None"
+    """The process that has spawned it; None if the node has."""
+    behaviour: Handlers
+    """The instance of the behaviour; None until ``__init__`` has made it."""
+    last_receiver: AnyProcess
+    """The receiver of its last message. A cache: most processes send to the same receiver again,
+    and need no lookup.
+    """
+    priority: Priority
+    """The priority of the messages that it sends."""
+    trap_exit: bool
+    """Whether exits of linked processes reach it as messages."""
+    env: Mapping[str, object]
+    """Its settings: its own over those of its parent."""
+    reason: Reason | None
+    """The reason with which it ended or is ending."""
+    sent: int
+    """Messages that it has sent."""
+    unhandled: int
+    """Messages and calls that its behaviour has no callback for."""
+    deferred: dict[Caller, None] | None
+    """The calls that it answers later."""
+    postponed: deque[Envelope] | None
+    """Envelopes that its behaviour has postponed. They are served before the queued ones."""
+    ending: Ending | None
+    """The work of ending it, from the first request to end it until it is gone."""
+    verbs: VerbChain | None
+    """The verbs of its behaviour that the kernel has changed."""
+
     def __init__(
         self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: "Process | None"
     ) -> None:
@@ -156,49 +182,25 @@ class Process(Owner):
         self.aliases = self.slot = self.left_to = self._logger = None
         self.state = INIT
         born = perf_counter()
-        self.born: float = born
-        self.history: list[State | float] = [INIT, born]
+        self.born = born
+        self.history = [INIT, born]
         self.turn = NO_TURN
-        self.callback_task: Task = current_task()
-        self.waiting: Caller | Process | None = None
-        self.asked_by: Callable[[], Task | None] = asked_by_none
+        self.callback_task = current_task()
+        self.waiting = None
+        self.asked_by = asked_by_none
         self.parent = parent
-        """The process that has spawned it; None if the node has."""
-        self.behaviour: Handlers = _NO_BEHAVIOUR
-        """The instance of the behaviour; None until ``__init__`` has made it."""
-        self.last_receiver: AnyProcess = NO_RECEIVER
-        """The receiver of its last message. A cache: most processes send to the same receiver
-        again, and need no lookup.
-        """
-        self.priority: Priority = options.priority
-        """The priority of the messages that it sends."""
-        self.trap_exit: bool = False
-        """Whether exits of linked processes reach it as messages."""
-        inherited: Mapping[str, object] = kernel.env if parent is None else parent.env
-        self.env: Mapping[str, object] = {**inherited, **options.env} if options.env else inherited
-        """Its settings: its own over those of its parent."""
-        self.reason: Reason | None = None
-        """The reason with which it ended or is ending."""
-        self.sent: int = 0
-        """Messages that it has sent."""
-        self.unhandled: int = 0
-        """Messages and calls that its behaviour has no callback for."""
+        self.behaviour = _NO_BEHAVIOUR
+        self.last_receiver = NO_RECEIVER
+        self.priority = options.priority
+        self.trap_exit = False
+        inherited = kernel.env if parent is None else parent.env
+        self.env = {**inherited, **options.env} if options.env else inherited
+        self.reason = None
+        self.sent = self.unhandled = 0
         self.is_owner = False
         # Created on first use: a process that never needs these does not pay for them.
-        self.owned: dict[object, Stoppable] | None = None
-        self.events: list[EventName] | None = None
-        self.timers: Owned | None = None
-        self.requests: dict[int, RequestCaller] | None = None
-        self.slots: dict[str, ChildSlot] | None = None
-        self.tasks = None
-        self.deferred: dict[Caller, None] | None = None
-        """The calls that it answers later."""
-        self.postponed: deque[Envelope] | None = None
-        """Envelopes that its behaviour has postponed. They are served before the queued ones."""
-        self.ending: Ending | None = None
-        """The work of ending it, from the first request to end it until it is gone."""
-        self.verbs: VerbChain | None = None
-        """The verbs of its behaviour that the kernel has changed."""
+        self.owned = self.events = self.timers = self.requests = self.slots = self.tasks = None
+        self.deferred = self.postponed = self.ending = self.verbs = None
 
     def allow(self, operation: Operation) -> None:
         """Raise unless ``operation`` is allowed in the current state."""
@@ -565,7 +567,7 @@ class Process(Owner):
         except BaseException as error:
             self.to_end().fail(error)
         # The task wakes up, finds the process terminated and returns.
-        wake(task)
+        self.router.turns.end_asleep(task)
 
     async def abandon(self) -> None:
         """Abandon the process, which ignores its kill."""

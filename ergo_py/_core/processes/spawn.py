@@ -99,8 +99,9 @@ async def spawn_process(
         if waiting is not None:
             waiting.waiting = None  # hot path: Lifecycle.waiting
     _introduce(process, parent, slot)
-    start_soon: Any = kernel.nursery.start_soon
-    context.run(start_soon, run if on_loop else run_guarded, process, name=callbacks.behaviour)
+    turns, body = kernel.router.turns, run if on_loop else run_guarded
+    start = turns.start if on_loop else turns.start_soon
+    start(process, body, kernel.nursery, context, callbacks.behaviour)
     # A supervisor must register the child before it lets other tasks run, since senders would not
     # find the child in its pool. So it pauses itself.
     if slot is None and may_pause and kernel.router.pause_is_due():

@@ -332,14 +332,25 @@ async def _release_in_slices(process: "Process") -> None:
         await in_slices(rest)
 
 
-def end_at_once(process: "Process", reason: Reason) -> None:
-    """Terminate a process, in the same order as :meth:`Ending.finish`."""
-    process.begin_to_end(reason)
-    if "terminate" in process.callbacks.defined:
-        run_plain(process, "terminate", reason)
-    rest = release(process)
-    if rest is not None:
-        at_once(rest)
+def end_at_once(process: "Process", reason: Reason, root: Task | None = None) -> None:
+    """Terminate a process, in the same order as :meth:`Ending.finish`. With its own task as the
+    ``root``, its supervisor restarts it in the same turn.
+    """
+    turns = process.router.turns
+    is_root = root is not None and turns.begin(root)
+    try:
+        process.begin_to_end(reason)
+        if "terminate" in process.callbacks.defined:
+            run_plain(process, "terminate", reason)
+        rest = release(process)
+        if rest is not None:
+            at_once(rest)
+    except BaseException:
+        if is_root:
+            turns.end(cast(Task, root))
+        raise
+    if is_root:
+        turns.serve(cast(Task, root))
 
 
 def release_at_once(process: "Process") -> None:

@@ -16,16 +16,18 @@ runs every step (`TrioTurns`).
 import os
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from sys import exc_info
 from types import TracebackType
 from typing import Any, Final
 
 import trio
 from outcome import Error, Outcome, Value
+from trio import Nursery
 from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection
 
 from .. import sources
-from .parking import PARKED, TRAP, Sleeper, TrioTurns, WaitingCaller
+from .parking import PARKED, TRAP, Body, NewSleeper, Sleeper, TrioTurns, WaitingCaller
 from .time_slices import SLICE
 
 __all__ = ["SWITCH", "Handoff", "RunQueue", "turns_of_loop", "unmet"]
@@ -149,6 +151,40 @@ class Handoff(TrioTurns):
             self._run(process.task)
         finally:
             self._steps = False
+
+    @enable_ki_protection
+    def start(
+        self, process: NewSleeper, body: Body, nursery: Nursery, context: Context, name: str
+    ) -> None:
+        if nursery._closed or nursery._cancel_status.effectively_cancelled or len(self._hooks) > 1:
+            self.start_soon(process, body, nursery, context, name)
+            return
+        # Inlined Runner.spawn_impl(), for a function that is known to be async. The task falls
+        # asleep here, and not in a turn of its own.
+        runner, coroutine = self._runner, body(process)
+        task = _loop.Task._create(
+            parent_nursery=nursery,
+            coro=coroutine,
+            runner=runner,
+            name=name,
+            context=context,
+            ki_protected=False,
+        )
+        runner.tasks.add(task)
+        nursery._children.add(task)
+        task._activate_cancel_status(nursery._cancel_status)
+        process.begin_task(task)
+        task._abort_func = coroutine.send(None).abort_func
+        task._schedule_points = task._cancel_points = 1
+        # Also for a thread that has appended before the task was asleep, and did not wake it.
+        if process.has_work():
+            self.wake(process)
+
+    @enable_ki_protection
+    def end_asleep(self, task: Task) -> None:
+        if task.custom_sleep_data is PARKED:
+            self._schedule(task)
+            self._run(task)
 
     def defer(self, work: Callable[[], None]) -> None:
         self._deferred.append(work)
@@ -302,13 +338,18 @@ def _inner(traceback: Any) -> TracebackType | None:
 _NEEDED: Final = {
     "": ("CONTEXT_RUN_TB_FRAMES", "GLOBAL_RUN_CONTEXT", "unrolled_run"),
     "CancelStatus": ("effectively_cancelled",),
-    "Runner": ("instruments", "ki_pending", "reschedule", "runq", "task_exited"),
+    "Runner": (
+        *("instruments", "ki_pending", "reschedule", "runq", "spawn_impl", "task_exited", "tasks"),
+    ),
     "Task": (
         "_abort_func",
+        "_activate_cancel_status",
         "_attempt_delivery_of_any_pending_cancel",
         "_attempt_delivery_of_pending_ki",
         "_cancel_points",
         "_cancel_status",
+        "_create",
+        "_ki_protected",
         "_next_send",
         "_next_send_fn",
         "_runner",
@@ -339,10 +380,13 @@ _DUTIES: Final = {
         "_r",
         "_schedule_points",
     },
+    "Runner.spawn_impl": {
+        *("_activate_cancel_status", "_cancel_status", "_children", "_closed", "_create"),
+    },
     "Runner.reschedule": {"_NO_SEND", "_abort_func", "_next_send", "_next_send_fn", "_runner"},
 }
-"""The private names that trio's loop and ``reschedule`` use: their duties in each step. Another
-name would be a duty that this module does not know.
+"""The private names that trio's loop, ``spawn_impl`` and ``reschedule`` use: their duties in each
+step. Another name would be a duty that this module does not know.
 """
 
 

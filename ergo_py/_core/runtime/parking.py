@@ -17,9 +17,12 @@ module fail at once if a release of trio breaks them.
 """
 
 import types
-from collections.abc import Callable, Generator, Sized
+from collections.abc import Callable, Coroutine, Generator, Sized
+from contextvars import Context
+from functools import partial
 from typing import Any, Final, Protocol
 
+from trio import Nursery
 from trio.lowlevel import (
     Abort,
     RaiseCancelT,
@@ -35,6 +38,8 @@ __all__ = [
     "NEVER",
     "PARKED",
     "TRAP",
+    "Body",
+    "NewSleeper",
     "SizedQueue",
     "Sleeper",
     "TaskPlaceholder",
@@ -200,6 +205,22 @@ class Sleeper(Protocol):
     def mailbox(self) -> _HasWaiters: ...
 
 
+class NewSleeper(Sleeper, Protocol):
+    """A process whose task has not begun."""
+
+    def has_work(self) -> bool:
+        """Say whether it must not sleep."""
+        ...
+
+    def begin_task(self, task: Task, /) -> None:
+        """Take the task that reads the mailbox."""
+        ...
+
+
+Body = Callable[[Any], Coroutine[Any, Any, None]]
+"""The body of the task of a process."""
+
+
 class WaitingCaller(Protocol):
     """A call whose task sleeps in :func:`park_as` under the call itself."""
 
@@ -239,6 +260,24 @@ class TrioTurns:
         """The root wakes many processes: :meth:`defer` puts work off until they have run."""
         self.run_queue: SizedQueue = _UnknownQueue()
         """trio's run queue, with the number of tasks in the present pass."""
+
+    def start(
+        self, process: NewSleeper, body: Body, nursery: Nursery, context: Context, name: str
+    ) -> None:
+        """Start the task of a process, which sleeps first. Threads may append to its mailbox
+        meanwhile.
+        """
+        self.start_soon(process, body, nursery, context, name)
+
+    def start_soon(
+        self, process: NewSleeper, body: Body, nursery: Nursery, context: Context, name: str
+    ) -> None:
+        """Start the task of a process in trio's own way."""
+        context.run(partial(nursery.start_soon, body, process, name=name))
+
+    def end_asleep(self, task: Task) -> None:
+        """Let the task of a process that has ended in its sleep return."""
+        wake(task)
 
     def defer(self, work: Callable[[], None]) -> None:
         """Call ``work`` when the root has run its steps. Call this only while ``defers`` is

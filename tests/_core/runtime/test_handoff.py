@@ -3,11 +3,12 @@ results as in a turn of its own.
 """
 
 import sys
+import threading
 import types
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from itertools import groupby
 from statistics import median
 from types import SimpleNamespace
@@ -23,13 +24,16 @@ from ergo_py import (
     PID,
     Actor,
     Caller,
+    ChildSpec,
     Overflow,
+    Shutdown,
     TargetDownError,
 )
 from ergo_py._core.messaging.waiters import NoMailbox
+from ergo_py._core.processes.process import Process
 from ergo_py._core.runtime import handoff
 from ergo_py._core.runtime.handoff import Handoff, turns_of_loop, unmet
-from ergo_py._core.runtime.parking import TrioTurns, park, park_as
+from ergo_py._core.runtime.parking import PARKED, TrioTurns, park, park_as
 from ergo_py._core.runtime.time_slices import SLICE
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
 from ergo_py._core.vocabulary.states import State
@@ -946,3 +950,130 @@ async def test_a_finalizer_kills_the_process_that_is_being_woken() -> None:
             await trio.lowlevel.checkpoint()
 
         assert await node.spawn(Recorder)
+
+
+# -- the first and the last step of a task --------------------------------------------------------
+
+
+class Heard(Actor):
+    """Notes its messages."""
+
+    def __init__(self, heard: list[Any]) -> None:
+        self.heard = heard
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.heard.append(message)
+
+
+async def test_a_new_process_sleeps_without_a_turn_of_the_scheduler() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        process = process_of(node, await node.spawn(Heard, heard))
+        mark = process.task.custom_sleep_data
+        node.send(process.id, "first")
+        await wait_all_tasks_blocked()
+
+    assert mark is PARKED
+    assert heard == ["first"]
+
+
+async def test_a_process_handles_what_a_thread_sends_while_its_task_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin_task, heard = Process.begin_task, list[Any]()
+
+    def send_meanwhile(process: Process, task: Task) -> None:
+        begin_task(process, task)
+        thread = threading.Thread(target=node.send, args=(process.id, "meanwhile"))
+        thread.start()
+        thread.join()
+
+    async with running_node() as node:
+        monkeypatch.setattr(Process, "begin_task", send_meanwhile)
+        await node.spawn(Heard, heard)
+        await wait_all_tasks_blocked()
+
+    assert heard == ["meanwhile"]
+
+
+async def test_instruments_see_the_first_step_of_a_process() -> None:
+    async with running_node() as node, watched_turns() as turns:
+        task = process_of(node, await node.spawn(Recorder)).task
+        await wait_all_tasks_blocked()
+        seen = [what for what, whose in turns.steps if whose.name == Recorder.__qualname__]
+
+    assert task is not None
+    assert seen == ["scheduled", "before", "after"]
+
+
+async def test_a_process_that_starts_in_a_cancelled_node_ends() -> None:
+    """Its task is cancelled at its first sleep."""
+    ends: list[str] = []
+    async with trio.open_nursery() as nursery:
+        turns = turns_of_loop(True)
+
+        class New:
+            def begin_task(self, task: Task) -> None:
+                ends.append("asleep")
+
+            def has_work(self) -> bool:
+                return False
+
+        async def body(process: Any) -> None:
+            try:
+                await park(current_task())
+            finally:
+                ends.append("ended")
+
+        nursery.cancel_scope.cancel()
+        new: Any = New()
+        turns.start(new, body, nursery, copy_context(), "new")
+
+    assert ends == ["ended"]
+
+
+async def test_a_process_that_is_stopped_in_its_sleep_leaves_no_task() -> None:
+    async with running_node() as node:
+        process = process_of(node, await node.spawn(Recorder))
+        task, nursery = process.task, process.kernel.nursery
+        before = task in nursery.child_tasks
+
+        await process.shut(Shutdown())
+        after = task in nursery.child_tasks
+
+    assert (before, after) == (True, False)
+
+
+async def test_a_supervisor_restarts_a_child_in_the_turn_of_its_end() -> None:
+    async with running_node() as node:
+        passes: list[int] = []
+
+        class Child(Actor):
+            def init(self) -> None:
+                passes.append(turns.passes)
+
+        async with watched_turns() as turns:
+            await node.supervise([ChildSpec("child", Child)])
+            await wait_all_tasks_blocked()
+            before = turns.passes
+            node.kill("child")
+            await wait_all_tasks_blocked()
+
+    assert passes[1] - before == 1
+
+
+async def test_a_process_that_sends_to_itself_in_init_handles_it_in_its_own_task() -> None:
+    tasks: list[Task] = []
+
+    class Eager(Actor):
+        def init(self) -> None:
+            self.send(self.pid, "begin")
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            tasks.append(current_task())
+
+    async with running_node() as node:
+        process = process_of(node, await node.spawn(Eager))
+        await wait_all_tasks_blocked()
+
+        assert tasks == [process.task]

@@ -373,7 +373,7 @@ async def test_a_message_names_its_sender() -> None:
         process_of(node, callee).make_behaviour(lambda: behaviour, ())
         behaviour.send(witness, "as another process")
         await wait_all_tasks_blocked()
-        assert senders[-1] == callee
+        assert behaviour.senders == [callee]
 
 
 async def test_a_meta_process_serves_messages_in_passing_and_leaves_no_references() -> None:
