@@ -122,12 +122,10 @@ class Lifetimes:
         """Count a thread that a process left behind."""
         self.threads_abandoned += 1
 
-    def note_crash(self, crashed: Ended) -> None:
+    def count_crash(self, behaviour: str) -> None:
         """Count a process or meta-process that crashed."""
         self.crashed += 1
-        self.past.count_crash(crashed.behaviour)
-        if self.on_crash is not None:
-            self.on_crash(crashed)
+        self.past.count_crash(behaviour)
 
 
 class Kernel:
@@ -424,9 +422,10 @@ class Kernel:
 
     def note_crash(self, crashed: Stoppable, reason: Reason) -> None:
         """Count a process or meta-process that crashed."""
-        self.lifetimes.note_crash(
-            Ended(crashed.id, crashed.name, crashed.callbacks.behaviour, reason)
-        )
+        behaviour, lifetimes = crashed.callbacks.behaviour, self.lifetimes
+        lifetimes.count_crash(behaviour)
+        if lifetimes.on_crash is not None:
+            lifetimes.on_crash(Ended(crashed.id, crashed.name, behaviour, reason))
 
     def log_crash(
         self,

@@ -43,7 +43,7 @@ from .actions import (
     StopChild,
 )
 from .child import PENDING, RUNNING, STARTING, STOPPING, Child, Window
-from .specs import AutoShutdown, ChildSpec, Strategy, SupervisorSpec
+from .specs import AutoShutdown, ChildSpec, RestartPolicy, Strategy, SupervisorSpec
 from .start_order import StartOrder
 
 __all__ = ["Supervision"]
@@ -51,6 +51,7 @@ __all__ = ["Supervision"]
 _HISTORY: Final = 50
 """Restarts that a supervisor remembers for its inspection: more than a person reads at once."""
 
+_PERMANENT: Final = RestartPolicy.PERMANENT
 _DOWN: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 _UP: Final = (RUNNING, STARTING)
 """A tuple, because a set would compute the hash of a phase at each lookup."""
@@ -340,7 +341,8 @@ class Supervision:
             if decision is Decision.STOP:
                 self._finish(child, reason)
                 return
-        if child.spec.restart.wants(reason) or not counts:
+        policy = child.spec.restart
+        if policy is _PERMANENT or policy.wants(reason) or not counts:
             self._restart(child, reason, now, counts)
         else:
             self._finish(child, reason)

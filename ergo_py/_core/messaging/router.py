@@ -385,7 +385,8 @@ class Router(Addresses):
 
     def signal(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
         """Deliver a signal of the kernel. It is never refused and never dropped."""
-        receiver.mailbox.push_signal(lane, envelope)
+        box = receiver.mailbox
+        (box.push_signal if lane is MAIN_LANE else box.push)(lane, envelope)
         receiver.wake()
 
     def notify_of_end(

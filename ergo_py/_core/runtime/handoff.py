@@ -3,10 +3,11 @@
 A turn of trio's scheduler costs more than most callbacks, and a call to a sleeping process needs
 two. So the kernel runs the step of a woken process itself, exactly as trio's loop would, in two
 cases. A caller runs the step of the callee that it wakes. A root is code that cannot wait: a batch
-of plain callbacks, the poller of sockets, the reader of datagrams or of another node, the bridge of
-threads. It lists the processes that it wakes, and the callers whose answers the reader of another
-node brings, and runs their steps when it is done. Steps never nest, and a bounded
-number of them makes a turn.
+of plain callbacks, the end of a process, the poller of sockets, the reader of datagrams or of
+another node, the bridge of threads. It lists the processes that it wakes, and the callers whose
+answers the reader of another node brings, and runs their steps when it is done. Steps never nest,
+and a bounded number of them makes a turn. The task of a new process sleeps before its first step,
+and the task of a process that has ended in its sleep takes its last step at once.
 
 This module leans on the inside of trio's loop. `unmet` compares the installed trio with the trio
 that the module was written for. With any other trio, and with ``direct_handoff=False``, trio itself

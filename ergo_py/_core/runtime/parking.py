@@ -19,7 +19,6 @@ module fail at once if a release of trio breaks them.
 import types
 from collections.abc import Callable, Coroutine, Generator, Sized
 from contextvars import Context
-from functools import partial
 from typing import Any, Final, Protocol
 
 from trio import Nursery
@@ -273,7 +272,7 @@ class TrioTurns:
         self, process: NewSleeper, body: Body, nursery: Nursery, context: Context, name: str
     ) -> None:
         """Start the task of a process in trio's own way."""
-        context.run(partial(nursery.start_soon, body, process, name=name))
+        context.run(lambda: nursery.start_soon(body, process, name=name))
 
     def end_asleep(self, task: Task) -> None:
         """Let the task of a process that has ended in its sleep return."""

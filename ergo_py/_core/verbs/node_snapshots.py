@@ -222,9 +222,13 @@ class NodeSnapshots:
         return found
 
     def _run(self, function: Callable[..., T], *args: object) -> T:
-        if self._router.stopped:
-            self._router.bridge.check_open()
-        return self._router.bridge.run(function, *args)
+        router = self._router
+        if router.stopped:
+            router.bridge.check_open()
+        # Inlined Bridge.run(), on the loop itself.
+        if get_ident() == router.loop_thread:
+            return function(*args)
+        return router.bridge.run(function, *args)
 
     def _here(self, verb: str) -> None:
         if self._router.stopped:

@@ -977,7 +977,7 @@ async def test_a_new_process_sleeps_without_a_turn_of_the_scheduler() -> None:
     assert heard == ["first"]
 
 
-async def test_a_process_handles_what_a_thread_sends_while_its_task_is_made(
+async def test_a_process_handles_a_message_of_a_thread_that_came_while_its_task_was_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begin_task, heard = Process.begin_task, list[Any]()
