@@ -88,7 +88,7 @@ class Transport:
         when it has.
         """
         writer = self._writer
-        done = writer.put_in_turn(data) if caller is None else writer.put(data, caller)
+        done = writer.put(data, caller, in_turn=caller is None)
         if not done and writer.is_slow:
             self._drop_if_slow()
         return done
@@ -108,7 +108,7 @@ class Transport:
 
     def read_on(self) -> None:
         """Wake the reader, which waits because its protocol was paused."""
-        self._reader.wait.ring()
+        self._reader.wake()
 
     def arm(self, deadline: Deadline, seconds: float) -> None:
         """Let a deadline expire."""

@@ -90,15 +90,6 @@ def _envelope(sender: PID | Alias, to: Target, message: object, context: object 
     return (TRACED, sender, Mark(MESSAGE, to, context), message)
 
 
-def _put_directly(receiver: Receiver, envelope: Envelope) -> bool:
-    """Append to an open mailbox. Callable from any thread: if the receiver has ended since, the
-    loop disposes of the message.
-    """
-    receiver.mailbox.push(MAIN_LANE, envelope)
-    receiver.wake_from_any_thread()
-    return True
-
-
 class Router(Addresses):
     """Resolves targets and puts envelopes into mailboxes, from the loop and, through the bridge,
     from any thread.
@@ -276,7 +267,9 @@ class Router(Addresses):
     def post(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
         """Put a user's envelope into a mailbox, subject to the bound and the overflow rule."""
         if receiver.takes_direct and lane is MAIN_LANE:
-            return _put_directly(receiver, envelope)
+            receiver.mailbox.push(MAIN_LANE, envelope)
+            receiver.wake_from_any_thread()
+            return True
         if not receiver.accepting:
             self.discard(envelope, to, Why.STOPPING, receiver)
             return False
@@ -544,8 +537,10 @@ class Router(Addresses):
             # Append directly, as a send to its PID does. Otherwise the messages of a thread that
             # uses both addresses could overtake each other. Not by `post`, which looks again: if
             # the receiver has ended meanwhile, this thread would count a dead letter while the loop
-            # counts another, and one count would be lost.
-            return _put_directly(receiver, _envelope(sender, to, message, context))
+            # counts another, and one count would be lost. The loop disposes of the message then.
+            receiver.mailbox.push(MAIN_LANE, _envelope(sender, to, message, context))
+            receiver.wake_from_any_thread()
+            return True
         if receiver.is_remote:
             message = cast(RemoteReceiver, receiver).pack(to, message)
         envelope = (MESSAGE, sender, to, message)

@@ -209,7 +209,14 @@ class Listener(MetaProcess):
         self._births.use(replace(self._meta.options, linger=False, needed=False))
         self._local = local = self._address(sock)
         is_single = isinstance(local, Endpoint) and local.host not in _ANY
-        self.sockets = AcceptedSockets(inherit, local if is_single else None)
+        options = self._options
+        have_limits = not (
+            self._contexts is None
+            and options.idle_timeout is None
+            and options.frame_timeout is None
+            and options.keepalive_period is None
+        )
+        self.sockets = AcceptedSockets(inherit, local if is_single else None, have_limits)
         if self.poller is not None:
             self.poller.open(self._meta.router.turns)
         if self.inbox is not None:

@@ -293,22 +293,25 @@ _ON_LINUX: Final = sys.platform == "linux"
 
 def prepare_listener(sock: socket.socket, options: StreamOptions) -> bool:
     """Set up a listening socket, so that its connections need not be: on Linux, they inherit the
-    options of TCP. Returns whether they do.
+    options of TCP and the sizes of the buffers. Returns whether they do.
     """
     if not _ON_LINUX or sock.family not in INET:
         return False
     _set_tcp_options(sock, options)
+    _set_buffers(sock, options)
     return True
 
 
-def prepare(
-    sock: socket.socket, options: StreamOptions, *, blocking: bool, inherits: bool = False
-) -> None:
-    """Set up a connected socket. ``inherits`` says that its listener was prepared."""
+def prepare(sock: socket.socket, options: StreamOptions, *, blocking: bool) -> None:
+    """Set up a connected socket whose listener was not prepared."""
     sock.setblocking(blocking)
     # The number itself: `sock.family` would look up the member of an enumeration.
-    if not inherits and super(socket.socket, sock).family in INET:
+    if super(socket.socket, sock).family in INET:
         _set_tcp_options(sock, options)
+    _set_buffers(sock, options)
+
+
+def _set_buffers(sock: socket.socket, options: StreamOptions) -> None:
     for name, value in (
         (socket.SO_RCVBUF, options.receive_buffer),
         (socket.SO_SNDBUF, options.send_buffer),

@@ -372,14 +372,11 @@ def http_date(seconds: float) -> str:
     )
 
 
-def date_line() -> bytes:
+def _date_line(now: int) -> bytes:
     """The field ``date``; made once a second."""
     global _date  # noqa: PLW0603 - remembered for all servers of the program
-    now = int(time.time())
-    second, line = _date
-    if second != now:
-        line = f"date: {http_date(now)}\r\n".encode()
-        _date = now, line
+    line = f"date: {http_date(now)}\r\n".encode()
+    _date = now, line
     return line
 
 
@@ -396,7 +393,10 @@ def response_head(response: Response, closes: bool, is_http_10: bool) -> bytes:
             lines += b"transfer-encoding: chunked\r\n"
     elif response.status not in _WITHOUT_BODY:
         lines += b"content-length: %d\r\n" % length
-    return b"%b%b%b\r\n" % (response.head, date_line(), lines)
+    second, date = _date
+    if (now := int(time.time())) != second:
+        date = _date_line(now)
+    return b"%b%b%b\r\n" % (response.head, date, lines)
 
 
 show_public_names(__name__)

@@ -161,21 +161,21 @@ async def test_a_root_writes_the_messages_of_its_turn_together_at_its_end() -> N
 async def test_a_response_is_written_at_the_end_of_the_turn_or_at_once_without_a_root() -> None:
     await checkpoint()
     with Pair() as pair:
-        assert pair.writer.put_in_turn(b"one ")
+        assert pair.writer.put(b"one ", None, in_turn=True)
         pair.send(b"two ")
         assert pair.got() == b""
 
-        assert pair.writer.put_in_turn(b"x" * 20_000)
+        assert pair.writer.put(b"x" * 20_000, None, in_turn=True)
         assert pair.got().startswith(b"one two x")
-        pair.writer.put_in_turn(b"three")
+        pair.writer.put(b"three", None, in_turn=True)
         pair.turns.end(current_task())
         assert pair.got() == b"three"
 
-        assert pair.writer.put_in_turn(b"four")
+        assert pair.writer.put(b"four", None, in_turn=True)
         assert pair.got() == b"four"
         pair.writer.stop_accepting()
         assert pair.turns.begin(current_task(), True)
-        pair.writer.put_in_turn(b"five")
+        pair.writer.put(b"five", None, in_turn=True)
         assert [type(error) for error in pair.failures] == [BrokenPipeError]
 
 

@@ -47,7 +47,7 @@ from .parser import FrameParser, NewParser
 from .reader import StreamReader
 from .sessions import end_session
 from .shutdown import LINGER, Shutdown
-from .tls_layer import TLSLayer, TLSPhase
+from .tls_layer import NO_TLS, TLSLayer, TLSPhase
 from .writer import Writer, WriterReports
 
 __all__ = ["AcceptedSockets", "AcceptingServer", "Goal", "StreamConnection", "why_not_in_c"]
@@ -65,6 +65,8 @@ class AcceptedSockets(NamedTuple):
     """They have the options of TCP that the listening socket was given."""
     local: Address | None = None
     """The local address of all of them; None if they may differ."""
+    have_limits: bool = True
+    """They may have time limits."""
 
 
 class AcceptingServer(Protocol):
@@ -150,7 +152,7 @@ class StreamConnection(MetaProcess):
 
     def _compose(self, options: StreamOptions, early: bytes) -> None:
         """Make the parts, each of which knows those before it."""
-        self._tls = tls = TLSLayer(options.start_tls)
+        self._tls = tls = TLSLayer(options.start_tls) if options.tls else NO_TLS
         self._writer = writer = Writer(
             tls,
             options,
@@ -247,7 +249,8 @@ class StreamConnection(MetaProcess):
         if self._server is None:
             return False
         self._set_up(self._socket)
-        self._arm_deadlines()
+        if self._server.sockets.have_limits:
+            self._arm_deadlines()
         return True
 
     def _arm_deadlines(self) -> None:
@@ -274,8 +277,11 @@ class StreamConnection(MetaProcess):
             # Keep a value that the behaviour has set itself.
             vars(self._session.behaviour).setdefault("connection", meta.id)
         meta.resources.add(sock, self._reader.free)
-        inherits = self._server is not None and self._server.sockets.inherit_options
-        prepare(sock, self._options, blocking=not self._reads_in_task, inherits=inherits)
+        server = self._server
+        if server is None or not server.sockets.inherit_options:
+            prepare(sock, self._options, blocking=not self._reads_in_task)
+        elif sock.gettimeout() != (timeout := 0.0 if self._reads_in_task else None):
+            sock.settimeout(timeout)
         self.local, self.peer = self._ends(sock)
         if self._tls.phase is TLSPhase.HANDSHAKE:
             self._tls.start_clock(since)
@@ -283,7 +289,7 @@ class StreamConnection(MetaProcess):
         parser = None if self._new_parser is None else self._new_parser(meta.id)
         self._input.use(parser, now, since)
         self._reader.use(sock, self._receiver())
-        inbox = None if self._server is None else self._server.inbox
+        inbox = None if server is None else server.inbox
         if inbox is not None and self._new_parser is None and self._tls.phase is TLSPhase.CLEAR:
             self._reader.use_inbox(inbox)
 

@@ -86,9 +86,9 @@ class StreamReader:
         "_speaks_first",
         "_target",
         "_tls",
+        "_wait",
         "_writer",
         "connected",
-        "wait",
     )
 
     _socket: socket.socket
@@ -130,7 +130,8 @@ class StreamReader:
         """Bytes that the server has read, before all others."""
         self._greet = greet
         self._secured = secured
-        self.wait: ReaderWait = ReaderWait(connection)
+        self._wait: ReaderWait | None = None
+        """The waits of a thread or a task for the loop; None before the first of them."""
         self._is_last_read = False
         """The connection is told to end while its reader thread still reads: the thread discards
         its next read, and ends.
@@ -407,7 +408,7 @@ class StreamReader:
     def _connect(self) -> object:
         if self._tls.session is not None:
             self._finish_handshake()
-        self._input.restart_clock()
+            self._input.restart_clock()
         self.connected = self._input.last
         return self._greet()
 
@@ -498,7 +499,7 @@ class StreamReader:
         def answered() -> None:
             self._tls.withdraw()
             self._answered = True
-            self.wait.ring()
+            self.wake()
 
         def ask() -> None:
             receiver = meta.router.resolve(self._target)
@@ -522,22 +523,34 @@ class StreamReader:
         """
         meta = self._connection._meta
         outbox = meta.outbox
-        if outbox.reader_waits or self._held or self.wait.is_waiting:
+        if outbox.reader_waits or self._held or (self._wait is not None and self._wait.is_waiting):
             return True
         if self._buffered is not None and self._buffered.is_held_up:
             return True
         receiver = meta.router.resolve(self._target)
         return receiver is not None and receiver.mailbox.depth(Lane.MAIN) * 2 >= outbox.backlog
 
+    @property
+    def wait(self) -> ReaderWait:
+        """The waits of its thread or its task for the loop. Only the reader waits."""
+        if self._wait is None:
+            self._wait = ReaderWait(self._connection)
+        return self._wait
+
+    def wake(self) -> None:
+        """Let a reader that waits check its condition again. On the loop."""
+        if self._wait is not None:
+            self._wait.ring()
+
     def ring(self) -> None:
         """Some of the waiting bytes are out: the reader may go on. On the loop."""
-        self.wait.ring()
+        self.wake()
         if self._buffered is not None:
             self._buffered.resume()
 
     def release(self) -> None:
         """The connection is stopping: the reader must not wait for the loop. On the loop."""
-        self.wait.ring()
+        self.wake()
         if self._buffered is not None:
             self._buffered.release()
 

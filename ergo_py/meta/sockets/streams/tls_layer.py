@@ -4,6 +4,7 @@ at all.
 
 import socket
 from enum import Enum
+from typing import Final
 
 import trio
 from trio.lowlevel import wait_readable, wait_writable
@@ -12,7 +13,7 @@ from ...._core.tables.pending_calls import Caller
 from ..messages import TLSFacts
 from ..tls import TLSSession
 
-__all__ = ["TLSLayer", "TLSPhase"]
+__all__ = ["NO_TLS", "TLSLayer", "TLSPhase"]
 
 _MOST = 256 * 1024
 """Bytes to read at once during the handshake."""
@@ -176,3 +177,7 @@ async def _send_all(sock: socket.socket, data: bytes) -> None:
         except BlockingIOError:
             await wait_writable(sock)
     await trio.lowlevel.checkpoint()
+
+
+NO_TLS: Final = TLSLayer(start_tls=False)
+"""The layer of all connections without TLS: it never changes."""

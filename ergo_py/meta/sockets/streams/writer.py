@@ -197,12 +197,6 @@ class Writer:
         self._held.append(data if type(data) is bytes else bytes(data))
         return True
 
-    def put_in_turn(self, data: bytes) -> bool:
-        """Do as :meth:`put` without a caller, at the end of the root's turn if there is a root."""
-        if self._turns.defers and self.state is _OPEN and not self.pending and self._hold(data):
-            return True
-        return self.put(data, None)
-
     def flush(self) -> None:
         """Write the data that was held until the end of the root's turn. All other output comes
         after it: TLS numbers its records in the order in which they are made.
@@ -227,10 +221,19 @@ class Writer:
         if self.pending > self._limit:
             self._slow()
 
-    def put(self, data: bytes, caller: Caller | None) -> bool:
+    def put(self, data: bytes, caller: Caller | None, *, in_turn: bool = False) -> bool:
         """Write the data of a message, or keep it for later. True if everything is in the operating
-        system; otherwise the caller gets its answer as soon as it is.
+        system; otherwise the caller gets its answer as soon as it is. With ``in_turn``, write at
+        the end of the root's turn if there is a root.
         """
+        if (
+            in_turn
+            and self._turns.defers
+            and self.state is _OPEN
+            and not self.pending
+            and self._hold(data)
+        ):
+            return True
         if self._held:
             self.flush()
         self.messages += 1
