@@ -37,8 +37,8 @@ _RESERVE: Final = 16
 
 
 _FROZEN: Final = 1_000
-"""Objects that a program has frozen by then, if it freezes any: it wants them to stay so. Python
-3.12 itself freezes some hundred.
+"""A program with so many frozen objects has frozen them on purpose: they stay frozen. Python 3.12
+freezes some hundred objects.
 """
 
 
@@ -117,7 +117,7 @@ class _Answers:
         self._event = trio.Event()
 
     def expect(self) -> None:
-        """Wait for one more."""
+        """Wait for a further answer."""
         self._open += 1
 
     def come(self) -> None:
@@ -127,7 +127,7 @@ class _Answers:
             self._event.set()
 
     async def wait(self) -> None:
-        """Wait for all of them."""
+        """Wait for all answers."""
         while self._open:
             self._event = trio.Event()
             await self._event.wait()
@@ -161,10 +161,10 @@ class _Arrived(NamedTuple):
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Suspend the garbage collector, and take the objects that are made meanwhile for old ones.
+    """Suspend the garbage collector, and take the objects that are made meanwhile for old objects.
 
     A connection and its session are some hundred objects, all of which live on. The collector would
-    look at those of thousands of connections again and again, which took two fifths of the
+    look at the objects of thousands of connections again and again, which took two fifths of the
     processor time of a move, and half a second at once.
     """
     was_on = gc.isenabled()
@@ -289,7 +289,7 @@ class ArrivingConnections:
     async def _start(
         self, listener: Listener, one: Described, answers: "_Answers"
     ) -> "_TakingOver | None":
-        """Start a session, and ask it to take its state over; None if it cannot."""
+        """Start a session, and ask the session to take its state over; None if it cannot."""
         kernel, session = self._kernel, None
         try:
             session = await listener.make_session(one.protocol, _START)
