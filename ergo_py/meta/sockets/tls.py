@@ -56,7 +56,7 @@ class TLSFiles:
     password: str | None = None
     authorities: Path | None = None
     require_certificate: bool = False
-    names: "Mapping[str, TLSFiles]" = field(default_factory=dict)
+    names: Mapping[str, "TLSFiles"] = field(default_factory=dict)
     alpn: tuple[str, ...] = ()
     revoked: Path | None = None
 
