@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import trio
 
@@ -55,6 +55,7 @@ __all__ = [
     "make_turn",
     "socket_path",
     "take_turn",
+    "waiting_programs",
 ]
 
 PATIENCE: Final = 60.0
@@ -315,6 +316,11 @@ def socket_path(name: str) -> Path:
             "a shorter name, or set XDG_RUNTIME_DIR to a directory with a shorter path"
         )
     return path
+
+
+def waiting_programs() -> list[str]:
+    """The names of the programs that wait for a successor, or were killed while they did."""
+    return sorted(unquote(path.stem) for path in directory().glob("*.handover"))
 
 
 async def connect(name: str) -> Channel | None:

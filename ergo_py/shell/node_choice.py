@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import Final
 
 from .._core.vocabulary.hints import did_you_mean
 from ..control.client import Found, Link, find_nodes
@@ -11,6 +12,11 @@ from .exit_codes import Leave, Status
 from .output import complain
 
 __all__ = ["choose", "choose_all", "tell_if_missing"]
+
+_NONE: Final = (
+    "no node offers a control socket; start one with `ergo run --control look module:app`, "
+    'or open_node(..., control="look")'
+)
 
 
 def choose(name: str | None, os_pid: int | None) -> Link:
@@ -49,11 +55,7 @@ def choose(name: str | None, os_pid: int | None) -> Link:
         others = "\n".join(f"  {node.name}  (program {node.os_pid})" for node in found)
         hint = did_you_mean(name, _all_names(found))
         raise Leave(Status.NO_NODE, f"no node with {asked}{hint or '; there are:'}\n{others}")
-    raise Leave(
-        Status.NO_NODE,
-        "no node offers a control socket; start one with `ergo run --control look module:app`, "
-        'or open_node(..., control="look")',
-    )
+    raise Leave(Status.NO_NODE, _NONE)
 
 
 def choose_all(pattern: str) -> list[Callable[[], Link]]:
@@ -70,16 +72,22 @@ def choose_all(pattern: str) -> list[Callable[[], Link]]:
         if fnmatchcase(node.name, pattern) or fnmatchcase(node.name.partition("@")[0], pattern)
     ]
     if not fitting:
-        others = "".join(f"\n  {node.name}" for node in found) or "\n  none"
+        if not found:
+            raise Leave(Status.NO_NODE, _NONE)
+        others = "".join(f"\n  {node.name}" for node in found)
         raise Leave(Status.NO_NODE, f"no node fits {pattern!r}; there are:{others}")
     return fitting
 
 
 def tell_if_missing(name: str) -> None:
     """Complain that no node has this name now, for a command that waits until the node starts."""
-    names = _all_names(find_nodes())
-    if name not in names:
-        complain(f"ergo: no node with the name {name!r} is running{did_you_mean(name, names)}")
+    found = find_nodes()
+    names = _all_names(found)
+    if not found:
+        complain(f"ergo: {_NONE}; the page shows {name!r} as soon as it runs")
+    elif name not in names:
+        hint = did_you_mean(name, names) or "; there are: " + ", ".join(node.name for node in found)
+        complain(f"ergo: no node with the name {name!r} is running{hint}")
 
 
 def _all_names(found: list[Found]) -> list[str]:

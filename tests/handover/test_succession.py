@@ -372,6 +372,11 @@ def test_two_versions_of_a_program_replace_each_other_without_a_gap(
 def test_an_upgrade_without_a_running_program_says_how_to_start_it(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (place / FILE).touch()
+    assert ergo(["upgrade", "shopp"]) == Status.NO_NODE
+    assert capsys.readouterr().err == (
+        "ergo: no running program has the name 'shopp' for its next version; did you mean 'shop'?\n"
+    )
     assert ergo(["upgrade", "shop"]) == Status.NO_NODE
     assert capsys.readouterr().err == (
         "ergo: no running program has the name 'shop' for its next version; start it with "

@@ -134,16 +134,23 @@ def test_a_misspelt_node_or_process_is_answered_with_its_name(
 def test_the_observer_page_waits_for_a_node_and_tells_that_its_name_may_be_misspelt(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with (
-        open_node("demo@localhost", control="look", log_output="none", watchdog=None),
-        socket.create_server(("127.0.0.1", 0)) as taken,
-    ):
-        # The port is taken: otherwise the command would serve until Ctrl-C.
+    # The port is taken: otherwise the command would serve until Ctrl-C.
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         words = ("--port", str(taken.getsockname()[1]))
-        status, text = said(capsys, "observe", "demoo", *words)
-        _, right = said(capsys, "observe", "demo", *words)
+        with open_node("demo@localhost", control="look", log_output="none", watchdog=None):
+            status, text = said(capsys, "observe", "demoo", *words)
+            _, right = said(capsys, "observe", "demo", *words)
+            _, unlike = said(capsys, "observe", "stock", *words)
+            _, unfit = said(capsys, "ps", "stock-*")
+        _, alone = said(capsys, "observe", "demo", *words)
+        _, nothing = said(capsys, "ps", "stock-*")
 
     assert "no node with the name 'demoo' is running; did you mean 'demo'?\n" in text
     assert "a free port of 127.0.0.1" in text
     assert status == Status.FAILED
     assert "no node" not in right
+    assert "no node with the name 'stock' is running; there are: demo@localhost\n" in unlike
+    assert "no node fits 'stock-*'; there are:\n  demo@localhost\n" in unfit
+    assert "no node offers a control socket; start one with `ergo run --control look" in alone
+    assert "; the page shows 'demo' as soon as it runs\n" in alone
+    assert "no node offers a control socket; start one with `ergo run --control look" in nothing

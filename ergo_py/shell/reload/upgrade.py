@@ -7,7 +7,8 @@ from typing import Final
 
 import trio
 
-from ...handover.channel import Channel, Line, connect
+from ..._core.vocabulary.hints import did_you_mean
+from ...handover.channel import Channel, Line, connect, waiting_programs
 from ..exit_codes import Leave, Status
 from ..output import say
 
@@ -29,10 +30,12 @@ def upgrade(options: argparse.Namespace) -> None:
 async def _upgrade(name: str) -> None:
     channel = await connect(name)
     if channel is None:
+        others = [each for each in waiting_programs() if each != name]  # a killed program's file
+        hint = did_you_mean(name, others)
         raise Leave(
             Status.NO_NODE,
-            f"no running program has the name {name!r} for its next version; start it with "
-            f"run(main, handover={name!r})",
+            f"no running program has the name {name!r} for its next version"
+            f"{hint or f'; start it with run(main, handover={name!r})'}",
         )
     line, began = Line(), trio.current_time()
     with closing(channel):
