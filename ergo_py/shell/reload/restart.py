@@ -136,6 +136,7 @@ def _has_syntax(path: str) -> bool:
             compile(file.read(), path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         complain("".join(traceback.format_exception_only(error)).rstrip())
+        complain(f"ergo: {os.path.basename(path)} is no Python now, so nothing is started again")
         return False
     except OSError:  # an editor is replacing it
         return False

@@ -77,6 +77,7 @@ def test_a_program_goes_on_while_its_file_is_no_python(
 
     told = capsys.readouterr().err
     assert told.index("SyntaxError: ") < told.index("program.py has changed")
+    assert told.count("ergo: program.py is no Python now, so nothing is started again\n") == 2
     assert path.read_text(encoding="utf-8") == "a = 1"
 
 
