@@ -456,3 +456,5 @@ async def test_spawn_meta_on_the_node_raises_and_suggests_self_spawn_meta(
             node.spawn_meta  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018
         with pytest.raises(AttributeError, match="'Node' object has no attribute 'spwan'"):
             node.spwan  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018
+        assert not hasattr(Node, "spawn_meta")
+        assert not hasattr(Node, "__getattr__")  # which slows down each verb
