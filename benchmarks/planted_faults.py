@@ -546,8 +546,8 @@ FAULTS = (
     Planted(
         "a stored message is not due",
         *(bank, ACTIVATION),
-        "version, token, self.record.due(), record",
-        "version, token, None, record",
+        "version, token, record.due(), encoded",
+        "version, token, None, encoded",
     ),
     Planted(
         "a start looks for no work",

@@ -24,6 +24,7 @@ from ..network.messages.message_types import MessageTypes
 from .activations.activation import Activation
 from .activations.awaited import is_awaited
 from .activations.deliveries import Delivery, Leave, Look
+from .activations.held_output import BY_TRIO
 from .entity import Entity
 from .errors import EntityStoreError, FencedError
 from .group_commit import GroupCommit
@@ -31,6 +32,7 @@ from .inspection import KeeperInspection
 from .record import Owed
 from .schedule import Bell, Schedule
 from .settings import Settings, Totals
+from .state_types import LARGE
 from .stores.store import Row, Store
 
 if TYPE_CHECKING:
@@ -49,6 +51,11 @@ _ROOM_PAUSE: Final = 0.5
 """Seconds after which the keeper looks again for room for an entity that waits."""
 _LEAST_IDLE: Final = 0.1
 """Seconds between two looks at the longest idle entity, also if ``idle`` is less."""
+_FEW: Final = 16
+"""Entities of a commit whose callers take their steps in the turn of the keeper, so that a lone
+command needs a single pass of the loop. Of a hundred callers only some would fit into the turn, and
+then each commit had half of their commands.
+"""
 _ASLEEP: Final = Shutdown("asleep")
 _ALONE: Final = 0, 0
 """The shard and the token of all entities of a node that has its store alone."""
@@ -74,6 +81,8 @@ class Keeping:
         self.table = table
         self.active: OrderedDict[str, Activation] = OrderedDict()
         """The entities that are awake or start, the longest idle first."""
+        self.small: int = min(LARGE, self.settings.max_state)
+        """Bytes of a state that is neither large nor too large."""
         self.kernel: Final = keeper._process.kernel
         self.totals: Totals = Totals()
         self.inspection: KeeperInspection = KeeperInspection(self)
@@ -83,7 +92,9 @@ class Keeping:
         """
         self.host: Host | None = None
         """The shards of this node; None if the store belongs to this node alone."""
-        self._bell = Bell(self.kernel.clock)
+        self._turns = self.kernel.router.turns
+        self._idle = max(self.settings.idle, _LEAST_IDLE)
+        self._bell = Bell(self.kernel.clock, self._turns)
         self.commits: GroupCommit = GroupCommit(store, self.totals, self._bell.ring)
         self._schedule = Schedule(self.settings.now)
         self._wanted: dict[Address, None] = {}
@@ -230,20 +241,19 @@ class Keeping:
 
     async def _work_once(self) -> bool:
         """Commit, load and poll, each once: with many writers there is always something to commit.
-        False if there was nothing to do.
+        False if nothing more is known to do.
         """
         is_busy = False
         if self.host is not None and self.host.has_work():
             is_busy = await self._claim(self.host)
         if self.commits.is_waiting():
             await self._commit()
-            is_busy = True
         if self._wanted and await self._wake_some():
             is_busy = True
         if self._schedule.is_poll_due():
             await self._poll()
             is_busy = True
-        return is_busy
+        return is_busy or self.commits.is_waiting()
 
     def _next_moment(self) -> float:
         first = self._schedule.next()
@@ -256,7 +266,7 @@ class Keeping:
 
     def _idle_until(self, activation: Activation) -> float:
         """The moment at which an entity sleeps if it stays idle."""
-        return activation.used + max(self.settings.idle, _LEAST_IDLE)
+        return activation.used + self._idle
 
     def _look_after(self, address: Address) -> None:
         slot = self.table.slots.get(str(address))
@@ -292,12 +302,13 @@ class Keeping:
             if self.host is not None:
                 await self._check_claims(self.host, error)
             return
-        for activation, write in written:
+        turns = self._turns if len(written) <= _FEW else BY_TRIO
+        for activation, write in written.items():
             if self._failures:
                 self._failures.pop(write.address, None)
             if write.due is not None:
                 self.schedule(write.due, write.address)
-            activation.release(write)
+            activation.release(write, turns)
         if self.host is not None:
             self.host.note_ended()
 

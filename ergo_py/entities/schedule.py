@@ -9,7 +9,8 @@ import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
 from .._core.messaging.clock import Clock
-from .._core.runtime.parking import park, wake
+from .._core.messaging.waiters import NoMailbox
+from .._core.runtime.parking import TrioTurns, park_as, wake_with
 from .._core.tables.pending_calls import Deadline
 from ..entity_handles import Address
 from .stores.store import Store
@@ -29,16 +30,21 @@ kept in memory.
 class Bell:
     """Wakes the task of the keeper: when it is rung, and at a moment.
 
+    If no other task is ready to run, the keeper takes its step in the turn of the task that rings
+    (`Handoff`): a lone command would wait for a turn of the loop that nothing else needs. If others
+    are ready, the keeper waits for the next turn, so that their commands join the commit.
+
     An alarm that is earlier than the next moment stays: the next moment becomes later with each use
     of an entity, and a cancel scope for each wait was an eighth of the time of a lone command.
     """
 
-    __slots__ = ("_alarm", "_alarm_at", "_clock", "_is_rung", "_task")
+    __slots__ = ("_alarm", "_alarm_at", "_clock", "_is_rung", "_turns", "_waiting")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, turns: TrioTurns) -> None:
         self._clock = clock
-        self._task: Task | None = None
-        """The task that has waited."""
+        self._turns = turns
+        self._waiting: _Waiting | None = None
+        """The task that waits."""
         self._is_rung = False
         self._alarm: Deadline | None = None
         self._alarm_at = inf
@@ -47,8 +53,12 @@ class Bell:
     def ring(self) -> None:
         """End the wait of the task, or its next one."""
         self._is_rung = True
-        if self._task is not None:
-            wake(self._task)
+        waiting = self._waiting
+        if waiting is not None:
+            if self._turns.is_last():
+                self._turns.wake_caller(waiting)
+            else:
+                wake_with(waiting.task, waiting)
 
     async def wait_until(self, moment: float) -> None:
         """Wait until it rings, at this moment at the latest."""
@@ -59,13 +69,12 @@ class Bell:
         if self._is_rung:
             await checkpoint()
         else:
-            self._task = current_task()
+            waiting = self._waiting = _Waiting(current_task())
             try:
-                await park(self._task)
+                await park_as(waiting.task, waiting)
             finally:
-                # Also if the wait is cancelled: a later ring must not wake the task out of another
-                # wait.
-                self._task = None
+                # Also if the wait is cancelled: nothing waits any more.
+                self._waiting = None
         self._is_rung = False
 
     def _end_alarm(self) -> None:
@@ -76,6 +85,17 @@ class Bell:
         """Let the alarm never ring."""
         if self._alarm is not None:
             self._alarm.abandon()
+
+
+class _Waiting:
+    """A wait of the keeper's task."""
+
+    __slots__ = ("task",)
+
+    mailbox: NoMailbox = NoMailbox()
+
+    def __init__(self, task: Task) -> None:
+        self.task: Task = task
 
 
 class Schedule:

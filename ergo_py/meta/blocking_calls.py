@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar, cast
 
-import outcome
 import trio
 from trio.lowlevel import current_task
 
@@ -136,7 +135,9 @@ class BlockingCalls(MetaProcess):
         caller.defer(meta)
         await self._take(_Job(request, caller))
         await meta.kernel.calls.wait(None, caller, None)
-        result: R = caller.result()
+        if caller.error is not None:
+            caller.result()
+        result: Any = caller.value
         return result
 
     def end(self, reason: Reason) -> None:
@@ -163,15 +164,19 @@ class BlockingCalls(MetaProcess):
         else:
             self._waiting.append(job)
 
-    def _finished(self, worker: "_Worker", job: "_Job", result: outcome.Outcome[Any]) -> None:
+    def _finished(
+        self, worker: "_Worker", job: "_Job", value: object, error: BaseException | None
+    ) -> None:
         """On the loop, when a thread is free again."""
         self._done += 1
-        error = as_exception(result.error) if isinstance(result, outcome.Error) else None
         if error is not None:
             self._failed += 1
+            error = as_exception(error)
         if job.caller is not None:
-            value = result.value if isinstance(result, outcome.Value) else None
-            self._meta.kernel.calls.reply(job.caller, value, error)
+            # On the loop already: a task that waits for it goes on in this turn.
+            meta = self._meta
+            if not job.caller.settle_in(meta.router.turns, value, error):
+                meta.kernel.calls.count_late_reply()
         elif error is not None:
             self.log.error(
                 "a call without a caller failed",
@@ -201,8 +206,12 @@ class _Job:
     def __str__(self) -> str:
         return name_of_request(self._order)
 
-    def run(self, target: object) -> object:
-        return self._order.run(target)
+    def run(self, target: object) -> tuple[object, BaseException | None]:
+        """The result, or the error."""
+        try:
+            return self._order.run(target), None
+        except BaseException as error:
+            return None, error
 
 
 class _Worker(MetaProcess):
@@ -215,7 +224,7 @@ class _Worker(MetaProcess):
         make: Callable[[], Any],
         close: Callable[[Any], object] | None,
         interrupt: Callable[[Any], object] | None,
-        finished: Callable[["_Worker", _Job, outcome.Outcome[Any]], None],
+        finished: Callable[["_Worker", _Job, object, BaseException | None], None],
         lost: Callable[[Reason], None],
     ) -> None:
         self._make, self._close, self._interrupt, self._finished = make, close, interrupt, finished
@@ -241,9 +250,9 @@ class _Worker(MetaProcess):
         try:
             while not self.stopping and (job := self._next_job()) is not None:
                 self._is_busy = True
-                result = outcome.capture(job.run, self._target)
+                value, error = job.run(self._target)
                 self._is_busy = False
-                post_to_loop(self._meta, self._finished, self, job, result)
+                post_to_loop(self._meta, self._finished, self, job, value, error)
         finally:
             if self._close is not None:
                 self._close(self._target)

@@ -139,8 +139,11 @@ class Handoff(TrioTurns):
         )
 
     def is_alone(self) -> bool:
+        return self.is_last() and len(self._hooks) <= 1
+
+    def is_last(self) -> bool:
         queue = self._queue
-        return queue.size <= 1 and not queue and len(self._hooks) <= 1
+        return queue.size <= 1 and not queue
 
     @enable_ki_protection
     def step(self, process: Sleeper) -> None:

@@ -297,6 +297,12 @@ class TrioTurns:
         return False
 
     def is_alone(self) -> bool:
+        """Say whether it is known that no other task is ready to run, and no instrument watches
+        trio.
+        """
+        return False
+
+    def is_last(self) -> bool:
         """Say whether it is known that no other task is ready to run."""
         return False
 

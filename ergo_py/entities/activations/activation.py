@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._core.processes.process import Process
+from ..._core.runtime.parking import TrioTurns
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.envelopes import STOP
 from ..._core.vocabulary.errors import ErgoError, NotAllowedError, Reject
@@ -21,7 +22,7 @@ from ..stores.store import Row, Write
 from .changes import NO_CHANGES, Action, Changes
 from .commands import Commands
 from .deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire, Leave, Run
-from .held_output import HeldOutput
+from .held_output import BY_TRIO, HeldOutput
 from .outbox import Outbox
 
 if TYPE_CHECKING:
@@ -306,14 +307,16 @@ class Activation:
             StateTypeError: the state cannot be stored; the callback was undone.
             StateTooLargeError: the same.
         """
-        changes, before = self.changes, self._stored
+        changes, before, keeping, entity = self.changes, self._stored, self.keeping, self._entity
         assert changes is not None
+        assert entity is not None
+        is_plain = changes is NO_CHANGES
         try:
             if changes.deleted:
-                self.entity.put_state(self._state_type.new())
-            encoded = self._state_type.encode(self.entity.state, before)
-            is_same = encoded is before and (changes is NO_CHANGES or changes.is_empty())
-            if not is_same:
+                entity.put_state(self._state_type.new())
+            encoded = self._state_type.encode(entity.state, before)
+            is_same = encoded is before and (is_plain or changes.is_empty())
+            if not (is_same or (is_plain and len(encoded) <= keeping.small)):
                 self._check_size(encoded, changes)
         except ErgoError:
             self.undo()
@@ -321,18 +324,18 @@ class Activation:
         self.changes = None
         if not is_same:
             self._stored = encoded
-            if changes is NO_CHANGES:
+            if is_plain:
                 self.record.keep(encoded)
             else:
                 self._record_changes(changes, encoded if encoded is not before else None)
-            self.output.next_version()
-            self.keeping.commits.submit(self)
-        if changes is not NO_CHANGES:
+            (self._output or self.output).next_version()
+            keeping.commits.submit(self)
+        if not is_plain:
             if changes.answered:
                 self.commands.forget(changes.answered)
             for each in changes.after:
                 self.output.leave(*each)
-        self.used = self.keeping.note_used(self.name)
+        self.used = keeping.note_used(self.name)
         if self._outbox is not None:
             self._outbox.after_callback()
 
@@ -381,16 +384,17 @@ class Activation:
         """The last version, which the store gets now. Of several versions that have waited, only
         the last is written, and encoded.
         """
-        record, version, base = self.record.encode(), self.output.version, self._base
+        record, version, base = self.record, (self._output or self.output).version, self._base
+        encoded = record.encode()
         self._has_stored_marks = False
-        self._base = 0 if record is None else version
+        self._base = 0 if encoded is None else version
         shard, token = self.claim
-        return Write(self.address, base, version, token, self.record.due(), record, shard)
+        return Write(self.address, base, version, token, record.due(), encoded, shard)
 
-    def release(self, write: Write) -> None:
+    def release(self, write: Write, turns: TrioTurns = BY_TRIO) -> None:
         """Note that a version is stored, and let go all that waited for it."""
         self.due = write.due
-        self.output.release(write.version)
+        (self._output or self.output).release(write.version, turns)
 
     def fail(self, error: EntityStoreError, due: float | None = None) -> None:
         """Note that a commit has failed. Nothing that was held back leaves."""

@@ -3,10 +3,11 @@
 The rule: whatever leaves an entity waits for the version that the entity had when it was made.
 """
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
+from ..._core.runtime.parking import TrioTurns
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.errors import ErgoError
 from ..._core.vocabulary.messages import NO_REPLY
@@ -17,7 +18,10 @@ from .changes import Action
 if TYPE_CHECKING:
     from .activation import Activation
 
-__all__ = ["HeldOutput"]
+__all__ = ["BY_TRIO", "HeldOutput"]
+
+BY_TRIO: Final = TrioTurns()
+"""The callers of a commit take their steps in turns of trio."""
 
 
 class HeldOutput:
@@ -98,7 +102,7 @@ class HeldOutput:
         if self.error is not None:
             raise self.error
 
-    def release(self, version: int) -> None:
+    def release(self, version: int, turns: TrioTurns) -> None:
         """Note that a version is stored, and let go all that waited for it."""
         self.committed = version
         held = self._held
@@ -109,7 +113,10 @@ class HeldOutput:
             for made_in, caller, value, error in held:
                 if made_in > version:
                     break
-                self._let_go(caller, value, error)
+                if caller is None:
+                    self._let_go(caller, value, error)
+                elif not caller.settle_in(turns, value, error):  # as _let_go(): most are answers
+                    self._note_late()
                 count += 1
             if count == len(held):
                 self._held = None
@@ -136,13 +143,16 @@ class HeldOutput:
     def _let_go(self, caller: Caller | None, value: object, error: BaseException | None) -> None:
         if caller is not None:
             if not caller.settle(value, error):
-                self._activation.keeping.kernel.calls.count_late_reply()
+                self._note_late()
             return
         try:
             cast(Action, value)()
         except ErgoError as failure:
             # The callback is stored, so it cannot fail any more.
             self._activation.warn(failure)
+
+    def _note_late(self) -> None:
+        self._activation.keeping.kernel.calls.count_late_reply()
 
     def _wake_waiting(self) -> None:
         waiting, self._waiting = self._waiting, None

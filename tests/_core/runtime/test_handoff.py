@@ -138,16 +138,20 @@ async def test_a_task_is_alone_if_no_other_task_is_ready() -> None:
     turns = turns_of_loop(True)
     await trio.lowlevel.checkpoint()
     assert turns.is_alone()
+    assert turns.is_last()
     assert not TrioTurns().is_alone()
+    assert not TrioTurns().is_last()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.lowlevel.checkpoint)
         assert not turns.is_alone()
         await trio.lowlevel.checkpoint()
         assert not turns.is_alone()  # the other task is in the same pass
+        assert not turns.is_last()
     instrument = Turns()
     trio.lowlevel.add_instrument(instrument)
     await trio.lowlevel.checkpoint()
     assert not turns.is_alone()
+    assert turns.is_last()
     trio.lowlevel.remove_instrument(instrument)
 
 
