@@ -135,9 +135,7 @@ class BlockingCalls(MetaProcess):
         caller.defer(meta)
         await self._take(_Job(request, caller))
         await meta.kernel.calls.wait(None, caller, None)
-        if caller.error is not None:
-            caller.result()
-        result: Any = caller.value
+        result: R = caller.result() if caller.error is not None else cast(R, caller.value)
         return result
 
     def end(self, reason: Reason) -> None:
@@ -250,9 +248,9 @@ class _Worker(MetaProcess):
         try:
             while not self.stopping and (job := self._next_job()) is not None:
                 self._is_busy = True
-                value, error = job.run(self._target)
+                value, failure = job.run(self._target)
                 self._is_busy = False
-                post_to_loop(self._meta, self._finished, self, job, value, error)
+                post_to_loop(self._meta, self._finished, self, job, value, failure)
         finally:
             if self._close is not None:
                 self._close(self._target)
