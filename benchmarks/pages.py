@@ -103,8 +103,12 @@ GROUPS = (
     Group(
         "entities",
         "State that survives",
-        ("asyncio", "eventsourcing", "dbos"),
-        (Shown("a command, stored", "entities, 1 client", "a command, stored"),),
+        ("asyncio", "trio", "eventsourcing", "dbos"),
+        (
+            Shown("a command, stored", "entities, 1 client", "a command, stored"),
+            Shown("of 100 clients", "entities, 100 clients", "a command, stored"),
+            Shown("of 1,000 clients", "entities, 1,000 clients", "a command, stored"),
+        ),
     ),
     Group(
         "network",

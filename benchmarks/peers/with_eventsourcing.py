@@ -55,4 +55,7 @@ def _commands(size: int) -> Figures:
     return watch.each(size)
 
 
-ADDS: dict[str, dict[str, Variant]] = {"entities, 1 client": {"eventsourcing": _commands}}
+ADDS: dict[str, dict[str, Variant]] = {
+    f"entities, {who}": {"eventsourcing": _commands}
+    for who in ("1 client", "100 clients", "1,000 clients")
+}

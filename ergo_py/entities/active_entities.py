@@ -32,7 +32,6 @@ from .inspection import KeeperInspection
 from .record import Owed
 from .schedule import Bell, Schedule
 from .settings import Settings, Totals
-from .state_types import LARGE
 from .stores.store import Row, Store
 
 if TYPE_CHECKING:
@@ -81,8 +80,6 @@ class Keeping:
         self.table = table
         self.active: OrderedDict[str, Activation] = OrderedDict()
         """The entities that are awake or start, the longest idle first."""
-        self.small: int = min(LARGE, self.settings.max_state)
-        """Bytes of a state that is neither large nor too large."""
         self.kernel: Final = keeper._process.kernel
         self.totals: Totals = Totals()
         self.inspection: KeeperInspection = KeeperInspection(self)
@@ -92,10 +89,10 @@ class Keeping:
         """
         self.host: Host | None = None
         """The shards of this node; None if the store belongs to this node alone."""
-        self._turns = self.kernel.router.turns
-        self._idle = max(self.settings.idle, _LEAST_IDLE)
-        self._bell = Bell(self.kernel.clock, self._turns)
-        self.commits: GroupCommit = GroupCommit(store, self.totals, self._bell.ring)
+        self._bell = Bell(self.kernel.clock, self.kernel.router.turns)
+        self.commits: GroupCommit = GroupCommit(
+            store, self.totals, self._bell.ring, self.settings.max_state
+        )
         self._schedule = Schedule(self.settings.now)
         self._wanted: dict[Address, None] = {}
         self._idle_bell = False
@@ -266,7 +263,7 @@ class Keeping:
 
     def _idle_until(self, activation: Activation) -> float:
         """The moment at which an entity sleeps if it stays idle."""
-        return activation.used + self._idle
+        return activation.used + max(self.settings.idle, _LEAST_IDLE)
 
     def _look_after(self, address: Address) -> None:
         slot = self.table.slots.get(str(address))
@@ -302,7 +299,7 @@ class Keeping:
             if self.host is not None:
                 await self._check_claims(self.host, error)
             return
-        turns = self._turns if len(written) <= _FEW else BY_TRIO
+        turns = self.kernel.router.turns if len(written) <= _FEW else BY_TRIO
         for activation, write in written.items():
             if self._failures:
                 self._failures.pop(write.address, None)

@@ -9,6 +9,7 @@ from ..entity_handles import Address
 from .activations.activation import Activation
 from .errors import EntityStoreError
 from .settings import Totals
+from .state_types import LARGE
 from .stores.store import Store, Write
 
 __all__ = ["GroupCommit"]
@@ -17,9 +18,16 @@ __all__ = ["GroupCommit"]
 class GroupCommit:
     """The versions that wait for the store, and the commit under way."""
 
-    __slots__ = ("_finished", "_gathered", "_is_closed", "_ring", "_store", "_totals", "_written")
+    __slots__ = (
+        *("_finished", "_gathered", "_is_closed", "_ring", "_store", "_totals", "_written"),
+        "small",
+    )
 
-    def __init__(self, store: Store, totals: Totals, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, totals: Totals, ring: Callable[[], None], max_state: int
+    ) -> None:
+        self.small: int = min(LARGE, max_state)
+        """Bytes of a state that is neither large nor too large."""
         self._store = store
         self._totals = totals
         self._ring = ring

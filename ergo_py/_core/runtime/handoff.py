@@ -139,7 +139,8 @@ class Handoff(TrioTurns):
         )
 
     def is_alone(self) -> bool:
-        return self.is_last() and len(self._hooks) <= 1
+        queue = self._queue
+        return queue.size <= 1 and not queue and len(self._hooks) <= 1
 
     def is_last(self) -> bool:
         queue = self._queue

@@ -310,13 +310,13 @@ class Activation:
         changes, before, keeping, entity = self.changes, self._stored, self.keeping, self._entity
         assert changes is not None
         assert entity is not None
-        is_plain = changes is NO_CHANGES
+        is_plain, commits = changes is NO_CHANGES, keeping.commits
         try:
             if changes.deleted:
                 entity.put_state(self._state_type.new())
             encoded = self._state_type.encode(entity.state, before)
             is_same = encoded is before and (is_plain or changes.is_empty())
-            if not (is_same or (is_plain and len(encoded) <= keeping.small)):
+            if not (is_same or (is_plain and len(encoded) <= commits.small)):
                 self._check_size(encoded, changes)
         except ErgoError:
             self.undo()
@@ -329,7 +329,7 @@ class Activation:
             else:
                 self._record_changes(changes, encoded if encoded is not before else None)
             (self._output or self.output).next_version()
-            keeping.commits.submit(self)
+            commits.submit(self)
         if not is_plain:
             if changes.answered:
                 self.commands.forget(changes.answered)
