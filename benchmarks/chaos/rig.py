@@ -103,6 +103,8 @@ class Rig:
         self._given_up: set[int] = set()
         self._window: tuple[int, PID | None] | None = None
         """Since which datagram the UDP side may be away, and its PID."""
+        self._gateway: PID | None = None
+        """The supervisor when the UDP side was found the last time."""
         self._before: tuple[set[int], tuple[int, PID | None] | None] = (set(), None)
 
     # -- permitted losses --------------------------------------------------------------------------
@@ -126,6 +128,12 @@ class Rig:
 
     def _udp_is_back(self, pid: PID, address: tuple[str, int]) -> None:
         sent = self.fountain.aim(address)
+        gateway = self.node.whereis("gateway")
+        if gateway != self._gateway:
+            # A part that is struck while its supervisor starts ends the supervisor, and the UDP
+            # side with it. `settle` checks that no more supervisors end than were struck.
+            self._given_up |= set(range(sent)) - self.stored(FOUNTAIN).keys()
+            self._gateway = gateway
         if self._window is not None and pid != self._window[1]:
             self._given_up |= set(range(self._window[0], sent))
             self._window = None
