@@ -85,6 +85,22 @@ def test_a_page_on_a_forge_has_no_broken_link_and_no_raw_html(page: Path) -> Non
     assert shown.raw == []
 
 
+def test_pages_of_the_site_link_no_page_outside_of_it() -> None:
+    """Sphinx refuses such a link; it copies a file of another kind into the site."""
+    site = ROOT / "docs"
+    outside = [
+        f"{page.relative_to(ROOT)}: {each}"
+        for page in PAGES
+        if page.is_relative_to(site) and page.stem != "changelog"  # docs/conf.py replaces its text
+        for each in rendered(page).references
+        if urlsplit(each).path.endswith(".md")
+        and not (page.parent / urlsplit(each).path).resolve().is_relative_to(site)
+        and not urlsplit(each).scheme
+    ]
+
+    assert outside == []
+
+
 def test_a_link_or_a_picture_that_leads_nowhere_is_noticed() -> None:
     bad = [
         "docs/nowhere.md",
