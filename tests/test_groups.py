@@ -399,6 +399,7 @@ async def test_a_broadcast_names_its_sender() -> None:
         pid = await node.spawn(Member)
         node.group("red").join(pid)
         assert await node.call(pid, "go") == 1
+        await wait_all_tasks_blocked()
         node.group("red").broadcast("hello", priority=Priority.HIGH)
         await wait_all_tasks_blocked()
 
