@@ -354,9 +354,7 @@ def end_at_once(process: "Process", reason: Reason, root: Task | None = None) ->
 
 
 def release_at_once(process: "Process") -> None:
-    rest = release(process)
-    if rest is not None:
-        at_once(rest)
+    at_once(release(process) or iter(()))
 
 
 def release(process: "Process") -> Iterator[None] | None:

@@ -161,7 +161,13 @@ class Handoff(TrioTurns):
     def start(
         self, process: NewSleeper, body: Body, nursery: Nursery, context: Context, name: str
     ) -> None:
-        if nursery._closed or nursery._cancel_status.effectively_cancelled or len(self._hooks) > 1:
+        if (
+            nursery._closed
+            or nursery._cancel_status.effectively_cancelled
+            or len(self._hooks) > 1
+            # A seed chooses the order of tasks, and has to reach every order.
+            or sources.is_seeded
+        ):
             self.start_soon(process, body, nursery, context, name)
             return
         # Inlined Runner.spawn_impl(), for a function that is known to be async. The task falls
