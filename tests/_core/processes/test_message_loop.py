@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,8 @@ from ergo_py import (
     open_node,
 )
 from ergo_py._core.processes.envelope_handlers import HANDLERS
+from ergo_py._core.processes.lifecycle import NOT_YET
+from ergo_py._core.processes.message_loop import run
 from ergo_py._core.vocabulary import envelopes
 from ergo_py.errors import CallbackError, DeadlockError
 from ergo_py.supervision import Decision
@@ -1352,3 +1355,10 @@ async def test_an_exception_of_a_callback_that_is_being_killed_ends_the_process(
         await wait_all_tasks_blocked()
 
         assert pid not in node.processes()
+
+
+def test_a_process_that_is_abandoned_before_its_first_step_runs_nothing() -> None:
+    process: Any = SimpleNamespace(task=NOT_YET, abandoned=True)
+
+    with pytest.raises(StopIteration):
+        run(process).send(None)
