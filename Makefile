@@ -100,24 +100,29 @@ $(VENV)/.prepared: $(DEV)
 	$(BIN)/python -m pytest --collect-only -qq > /dev/null || true  # the test run reports errors
 	@touch $@
 
-# First the tests of the kernel, of supervision, of the parsers and of the promises in pure Python,
-# with the lines of these rooms counted; then, with the C extension, its tests and others that run
-# lines which pure Python does not; then, with it and uncounted, the other tests of the functions
-# that it replaces, and the tests of the other rooms. tests/conftest.py says which are which.
-coverage: $(VENV)/.prepared
+# The tests of the kernel, of supervision, of the parsers and of the promises in pure Python, with the
+# lines of these rooms counted; then, with the C extension, its tests and others that run lines which
+# pure Python does not. tests/conftest.py says which tests are counted.
+counted: $(VENV)/.prepared
 	rm -rf .coverage-parts
 	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m tests.parts $(FEWER_PARTS) .ci/seconds-counted -m "counted" --cov --cov-report= $(ARGS)
 	COVERAGE_FILE=.coverage-parts/speed/data HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest -m "counted" --cov --cov-report= tests/_core/speed $$(cat .ci/counted-speed-tests)
 	$(BIN)/coverage combine --quiet .coverage-parts/*/data
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py,ergo_py/web/parsing/*' --fail-under=100
+
+# With the C extension and uncounted: the other tests of the functions that it replaces, and the tests
+# of the other rooms.
+uncounted: $(VENV)/.prepared
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m tests.parts $(MORE_PARTS) .ci/seconds-uncounted -m "not counted or replaced" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
+
+coverage: counted uncounted
 
 # Messages and calls without direct hand-off. They take seconds, and workers as long to start.
 trio-turns: $(DEV)
 	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py
 
 check: lint     ## Run all checks: format, lint, types, docs, tests, coverage
-	$(MAKE) --jobs=2 coverage pyright mypy site trio-turns  # the tests often wait: others use that time
+	$(MAKE) --jobs=3 counted uncounted pyright mypy site trio-turns  # the tests often wait: others use that time
 
 docs: pages     ## Copy changed code into the pages, and build the documentation into docs/_build
 	$(MAKE) site
