@@ -32,6 +32,7 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
+from ergo_py._core.tables.timers import Timers
 
 __all__ = ["Soak", "memory", "objects", "soaking", "tables"]
 
@@ -243,7 +244,7 @@ def _tables(path: str, owner: object, seen: set[int]) -> Iterator[tuple[str, int
         where = f"{path}.{name}".replace("._", ".")
         if where.endswith(_NO_TABLES):
             continue
-        if isinstance(value, dict | set | list | deque):
+        if isinstance(value, dict | set | list | deque | Timers.heap_type):
             yield where, _entries(value)
         elif type(value).__module__.startswith("ergo_py.") and not isinstance(
             value, type | ModuleType | tuple
