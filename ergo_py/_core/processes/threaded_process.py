@@ -163,7 +163,7 @@ class DispatchedProcess(Process):
         self._beside = tuple(beside)
         if self._waiting is awaited:
             first = self._beside[0] if self._beside else None
-            self.waiting = first  # pyright: ignore[reportIncompatibleVariableOverride] - a property
+            self.waiting = first
 
     @property
     def job(self) -> Job | None:
