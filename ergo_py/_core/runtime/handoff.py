@@ -187,6 +187,9 @@ class Handoff(TrioTurns):
         process.begin_task(task)
         task._abort_func = coroutine.send(None).abort_func
         task._schedule_points = task._cancel_points = 1
+        # A finalizer may have cancelled the node since the check.
+        if task._cancel_status.effectively_cancelled:
+            task._attempt_delivery_of_any_pending_cancel()
         # Also for a thread that has appended before the task was asleep, and did not wake it.
         if process.has_work():
             self.wake(process)

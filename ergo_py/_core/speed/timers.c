@@ -94,7 +94,10 @@ static PyObject* heap_item(TimerHeap* heap, Py_ssize_t index) {
         return NULL;
     }
     TimerEntry* entry = &heap->entries[index];
-    return Py_BuildValue("(dLO)", entry->deadline, entry->number, entry->timer);
+    int collects = PyGC_Disable(); /* a finalizer may cancel timers, and change the heap */
+    PyObject* item = Py_BuildValue("(dLO)", entry->deadline, entry->number, entry->timer);
+    if (collects) PyGC_Enable();
+    return item;
 }
 
 static PyObject* heap_take(TimerHeap* heap, PyObject* Py_UNUSED(none)) {

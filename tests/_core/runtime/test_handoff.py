@@ -1010,7 +1010,8 @@ async def test_instruments_see_the_first_step_of_a_process() -> None:
     assert seen == ["scheduled", "before", "after"]
 
 
-async def test_a_process_that_starts_in_a_cancelled_node_ends() -> None:
+@pytest.mark.parametrize("moment", ["before", "between"])
+async def test_a_process_that_starts_in_a_cancelled_node_ends(moment: str) -> None:
     """Its task is cancelled at its first sleep."""
     ends: list[str] = []
     async with trio.open_nursery() as nursery:
@@ -1018,18 +1019,20 @@ async def test_a_process_that_starts_in_a_cancelled_node_ends() -> None:
 
         class New:
             def begin_task(self, task: Task) -> None:
-                ends.append("asleep")
+                self.task = task
+                nursery.cancel_scope.cancel()  # as a finalizer may do it here
 
             def has_work(self) -> bool:
                 return False
 
         async def body(process: Any) -> None:
             try:
-                await park(current_task())
+                await park(current_task() if moment == "before" else process.task)
             finally:
                 ends.append("ended")
 
-        nursery.cancel_scope.cancel()
+        if moment == "before":
+            nursery.cancel_scope.cancel()
         new: Any = New()
         turns.start(new, body, nursery, copy_context(), "new")
 

@@ -108,3 +108,39 @@ def test_an_empty_heap_has_no_entry() -> None:
         heap.take()
     with pytest.raises(IndexError):
         heap[0]
+
+
+@pytest.mark.parametrize("verb", ["take", "item"])
+def test_a_finalizer_that_cancels_timers_meets_a_heap_at_rest(verb: str) -> None:
+    """Python 3.11 collects inside the allocation of the entry that the heap returns."""
+    table, owner = Timers(thread=get_ident), Owner()
+    timers = [Timer(table, float(i), owner, "to", "message", 0, 0.0) for i in range(100)]
+
+    class Holder:
+        def __init__(self, held: list[Timer]) -> None:
+            self.held, self.me = held, self
+
+        def __del__(self) -> None:
+            for timer in self.held:
+                timer.cancel()
+
+    gc.collect()
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        kept = [(str(i), i, i) for i in range(5000)]  # no tuple is left to be used again
+        first, heap = timers[0], table._heap
+        Holder(timers[:65])
+        timers.clear()
+        gc.set_threshold(1)
+        gc.enable()
+        entry = heap.take() if verb == "take" else heap[0]
+        gc.disable()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    gc.collect()
+
+    assert len(kept) == 5000
+    assert entry == (0.0, 0, first)
+    assert {deadline for deadline, _, _ in heap} >= {float(i) for i in range(65, 100)}
