@@ -93,9 +93,9 @@ async def spawn_meta(
         await birth.initialise(meta)
         if kernel.options.debug_shared_state:
             behaviour._watch_writes()
-        if not reads or has_thread:
+        if task is None or has_thread or not reads:
             meta.reader.start()
-        elif task is not None:
+        else:
             meta.reader.adopt(task)
     except BaseException as error:
         reason = _abort(meta, error)

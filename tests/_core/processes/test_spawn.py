@@ -33,8 +33,10 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
+from ergo_py._core import sources
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.processes import termination as termination_module
+from ergo_py._core.processes.lifecycle import NOT_YET
 from ergo_py.errors import InitTimeoutError, TooManyProcessesError
 from tests.actors import Failed, FailsToStart, Puppet, Recorder, SlowStart, Witness
 from tests.support import (
@@ -1112,6 +1114,21 @@ async def test_a_process_that_is_abandoned_before_its_first_step_takes_no_step()
 
         assert node.processes() == []
         assert [one.pid for one in kernel_of(node).lifetimes.abandoned] == [pid]
+
+
+async def test_a_process_whose_task_has_not_begun_has_nothing_to_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sources, "is_seeded", True)  # so that the task begins in trio's turn
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        process = process_of(node, pid)
+        assert process.task is NOT_YET
+
+        await process.to_end().cut_off()
+        await process.abandon()
+
+        assert node.processes() == []
 
 
 async def test_a_plain_init_that_returns_a_coroutine_fails() -> None:
