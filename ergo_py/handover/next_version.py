@@ -48,8 +48,12 @@ class NextVersion:
             except trio.BrokenResourceError:
                 pass  # the client has left
 
-    async def upgrade(self, client: Channel, patience: float = PATIENCE) -> None:
-        """Start the next version, and tell a client how the hand-over ends.
+    async def upgrade(
+        self, client: Channel, patience: float = PATIENCE, *, hears_news: bool
+    ) -> None:
+        """Start the next version, and tell a client how the hand-over ends; the news on the way,
+        too, if the client ``hears_news``. A client of an earlier release takes the first line after
+        ``started`` for the end: it gets the news with the end.
 
         Raises:
             OSError: the client has left. The next version goes on.
@@ -63,6 +67,7 @@ class NextVersion:
             await client.say({"failed": f"the next version cannot be started: {error}"})
             return
         self._tell, outcomes = trio.open_memory_channel[Line](inf)
+        news = Line()
         try:
             await client.say({"started": process.pid})
             async with trio.open_nursery() as nursery:
@@ -71,14 +76,18 @@ class NextVersion:
                 with trio.move_on_after(patience):
                     outcome = await outcomes.receive()
                 while not outcome.keys() & {"done", "failed"}:
-                    if "begun" not in outcome:
+                    if "begun" in outcome:
+                        pass  # no news: the wait has no limit from now on
+                    elif hears_news:
                         with suppress(OSError):  # the client has left
                             await client.say(outcome)
+                    else:
+                        news |= outcome
                     outcome = await outcomes.receive()
                 nursery.cancel_scope.cancel()
             if "failed" in outcome:
                 await _end(process)  # else it would take over later, when no client expects it
-            await client.say(outcome)
+            await client.say(news | outcome)
         finally:
             self._tell = None
             if process.returncode is None:

@@ -337,7 +337,7 @@ class Succession:
                 return  # it only asked whether this program goes on
             if "upgrade" in first:
                 with suppress(OSError):  # the client has left
-                    await self._next.upgrade(channel)
+                    await self._next.upgrade(channel, hears_news=bool(first.get("news")))
                 return
             async with served:
                 if not self.serves:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import trio
 
 from ergo_py import Actor, Node, NotAllowedError
 from ergo_py.errors import ControlSocketError
-from ergo_py.handover.channel import Channel, Part, hand_over
+from ergo_py.handover.channel import Channel, Part, connect, hand_over
 from ergo_py.handover.next_version import NextVersion
 from ergo_py.handover.succession import Succession
 from ergo_py.meta import TCP, TCPServer, UDPServer
@@ -239,6 +240,45 @@ async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
     os.close(named.to_hand_over()["echo"])
 
 
+@pytest.mark.parametrize("wish", [{}, {"news": True}], ids=["former", "news"])
+async def test_a_client_gets_the_news_of_an_upgrade_with_its_end_unless_it_asks_for_them(
+    wish: dict[str, bool], place: Path, named: InheritedSockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["sleep", "1000"])  # the test plays the next version
+    succession, heard = Succession("shop", named), list[dict[str, Any]]()
+    await succession.begin()
+
+    async with running_node() as node:
+        try:
+            await (await take_over(node, succession, 7781)).wait()
+            client, successor = await connect("shop"), await connect("shop")
+            assert client is not None
+            assert successor is not None
+            with closing(client), closing(successor):
+                await client.say({"upgrade": 1, **wish})
+                heard.append(await client.hear())
+                for line in STEPS:
+                    await successor.say(line)
+                    await successor.hear()
+                while "done" not in heard[-1]:
+                    heard.append(await client.hear())
+            await trio.sleep_forever()
+        finally:
+            succession.end()
+
+    started, *news = heard
+    os.kill(started["started"], signal.SIGKILL)
+    await trio.to_thread.run_sync(os.waitpid, started["started"], 0)
+    sockets: dict[str, Any] = {"sockets": ["echo"], "states": [], "fresh": []}
+    done: dict[str, Any] = {"done": True, "connections": 0, "staying": {}, "hangs": ""}
+    if wish:
+        assert (news[0], news[-1]) == (sockets, done)
+    else:
+        (end,) = news
+        assert {**end, **sockets, **done} == end
+    os.close(named.to_hand_over()["echo"])
+
+
 async def test_the_sockets_of_named_servers_are_kept_and_survive_a_restart(
     place: Path, named: InheritedSockets
 ) -> None:
@@ -447,11 +487,13 @@ def test_a_name_with_too_long_a_path_of_its_socket_is_refused(
 
 
 @asynccontextmanager
-async def upgrade(version: NextVersion, patience: float) -> AsyncIterator[Channel]:
+async def upgrade(
+    version: NextVersion, patience: float, *, hears_news: bool = True
+) -> AsyncIterator[Channel]:
     """The channel of a client that has asked for an upgrade."""
     ours, theirs = channels()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(version.upgrade, ours, patience)
+        nursery.start_soon(partial(version.upgrade, ours, patience, hears_news=hears_news))
         yield theirs
     ours.close()
     theirs.close()

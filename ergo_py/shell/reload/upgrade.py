@@ -40,7 +40,7 @@ async def _upgrade(name: str) -> None:
     line, began = Line(), trio.current_time()
     with closing(channel):
         with suppress(OSError):  # the program has ended
-            await channel.say({"upgrade": 1})
+            await channel.say({"upgrade": 1, "news": True})
         while not line.keys() & {"done", "failed"} and (line := await _hear(channel)):
             for text in _news(line):
                 say(f"{trio.current_time() - began:5.1f} s  {text}")
