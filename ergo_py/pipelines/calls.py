@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import trio
 
@@ -12,6 +13,9 @@ from .lanes import Entry
 
 __all__ = ["CallIntake"]
 
+_LOOK: Final = 100
+"""With fewer calls than this beyond the bound, those that were given up may stay among them."""
+
 
 class CallIntake:
     """Makes an item of each call, within the bound, and answers when the item has ended. It is
@@ -21,44 +25,69 @@ class CallIntake:
     lost: str = ""
     redelivered: int = 0
 
-    def __init__(self, pipeline: Actor, most: int, taken: Callable[[list[Item]], None]) -> None:
+    def __init__(
+        self, pipeline: Actor, most: int, taken: Callable[[Sequence[Entry]], None]
+    ) -> None:
         self._pipeline, self._most, self._on_taken = pipeline, most, taken
-        self._waiting: deque[Item] = deque()
+        self._waiting: deque[tuple[Item, Caller]] = deque()
         """Calls beyond the bound."""
-        self._is_draining = False
+        self._look_at = _LOOK
+        """The number of waiting calls at which those that were given up are dropped."""
+        self._is_taking = self._is_draining = False
         self.taken: int = 0
         self.open: int = 0
         self.acknowledged: int = 0
         """Items so far, and now."""
         self.drained: trio.Event = trio.Event()
 
+    @property
+    def waiting(self) -> int:
+        """The number of calls beyond the bound."""
+        return len(self._waiting)
+
     def put(self, request: object, caller: Caller) -> None:
         """Take the request of a call: an `Item` as it is, anything else as the body of an item."""
         item = request if isinstance(request, Item) else Item(request)
-        self._waiting.append(Item(item.body, item.key, caller))
+        self._waiting.append((Item(item.body, item.key), caller))
+        if len(self._waiting) >= self._look_at:
+            self._waiting = deque(each for each in self._waiting if not each[1].settled)
+            self._look_at = max(_LOOK, 2 * len(self._waiting))
         self._take()
 
     def _take(self) -> None:
-        items: list[Item] = []
-        while self._waiting and not self._is_draining and self.open + len(items) < self._most:
-            item = self._waiting.popleft()
-            if not item.receipt.settled:  # the caller still waits
-                items.append(item)
-        if items:
-            self.open += len(items)
-            self.taken += len(items)
-            self._on_taken(items)
+        # An item that fails at once is settled here, which must not begin again inside: thousands
+        # of such items would be as many calls within each other.
+        if self._is_taking:
+            return
+        self._is_taking = True
+        try:
+            while entries := self._next_entries():
+                self.open += len(entries)
+                self.taken += len(entries)
+                self._on_taken(entries)
+        finally:
+            self._is_taking = False
+
+    def _next_entries(self) -> list[Entry]:
+        entries: list[Entry] = []
+        now = trio.current_time()
+        while self._waiting and not self._is_draining and self.open + len(entries) < self._most:
+            item, caller = self._waiting.popleft()
+            if not caller.settled:  # the caller still waits
+                entries.append(Entry(item, now, caller))
+        return entries
 
     def settle(self, entries: Sequence[Entry], error: Exception | None) -> None:
         """Answer the calls of items that have ended: by the body that the last stage has left, or
-        by the error for which the item was given up.
+        by the error for which the item was given up, whatever ``poison`` made of it.
         """
         for entry in entries:
-            problem = entry.item.error if error is None else error
+            assert entry.caller is not None
+            problem = error if entry.error is None else entry.error
             if problem is None:
-                self._pipeline.reply(entry.origin.receipt, entry.item.body)
+                self._pipeline.reply(entry.caller, entry.item.body)
             else:
-                self._pipeline.reply_error(entry.origin.receipt, problem)
+                self._pipeline.reply_error(entry.caller, problem)
         self.open -= len(entries)
         self.acknowledged += len(entries) if error is None else 0
         self._take()

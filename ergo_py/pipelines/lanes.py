@@ -18,6 +18,7 @@ from zlib import crc32
 import trio
 
 from .._core import sources
+from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
@@ -74,9 +75,9 @@ class Retry:
 class Entry:
     """An open item on its way through the pipeline."""
 
-    __slots__ = ("item", "key", "origin", "taken", "tries")
+    __slots__ = ("caller", "error", "item", "key", "origin", "taken", "tries")
 
-    def __init__(self, item: Item, taken: float) -> None:
+    def __init__(self, item: Item, taken: float, caller: Caller | None = None) -> None:
         self.origin: Item = item
         """As it was taken."""
         self.item: Item = item
@@ -87,6 +88,12 @@ class Entry:
         """The tries in this step that have failed."""
         self.taken: float = taken
         """When it was taken."""
+        self.caller: Caller | None = caller
+        """Gets the answer, if the item is a call. Not a part of the item, which may travel to
+        another node.
+        """
+        self.error: Exception | None = None
+        """The error for which it was given up. The steps of ``poison`` do not take it away."""
 
     def enter(self, key: Hashable) -> None:
         """Enter a step, where it has a key."""
@@ -98,6 +105,7 @@ class Entry:
 
     def give_up(self, error: Exception) -> None:
         """Become an item for ``poison``: as it was taken, with its error."""
+        self.error = error
         self.item = self.origin.with_error(error)
 
     def count_failure(self) -> int:
@@ -115,6 +123,7 @@ class Lanes:
         reopen: the delays between two tries to open the step.
         done: called with the entries that the step has handled, in order.
         give_up: called with an entry that has failed for the last time, and its error.
+        stuck: called when a call of the step did not return in time, and so the pipeline ends.
     """
 
     def __init__(
@@ -124,11 +133,13 @@ class Lanes:
         reopen: Backoff,
         done: Callable[[Sequence[Entry]], None],
         give_up: Callable[[Entry, Exception], None],
+        stuck: Callable[[], None],
     ) -> None:
         self.step: Step = step
         self.retry: Retry = retry
         self.reopen: Backoff = reopen
         self._done, self._give_up = done, give_up
+        self.tell_stuck: Callable[[], None] = stuck
         self.inside: int = 0
         """Entries in the step: those that wait, and those that a lane handles."""
         self.retried = 0
@@ -254,6 +265,7 @@ class _Lane:
         with nullcontext() if limit == inf else trio.move_on_after(limit):
             return await calls.run(lambda _step: function())
         calls.end(Custom(f"{type(self.step).__qualname__} did not return for {limit:g} s"))
+        self._lanes.tell_stuck()
         await trio.sleep_forever()  # until the end of the pipeline cancels this task
         raise AssertionError
 

@@ -49,6 +49,8 @@ class PipelineFigures(NamedTuple):
     """Tries of items after the first, in all steps."""
     delay: float
     """Seconds from ``take`` to the end of the last item."""
+    waiting: int
+    """Calls beyond the bound; 0 with a source."""
 
 
 class Pipeline(Actor):
@@ -107,7 +109,7 @@ class Pipeline(Actor):
         self._reader = (
             SourceReader(copy(source), most_unacknowledged, reopen, self._take)
             if isinstance(source, Source)
-            else CallIntake(self, most_unacknowledged, self._take)
+            else CallIntake(self, most_unacknowledged, self._enter)
         )
         self._most = most_unacknowledged
         self._delay = 0.0
@@ -115,14 +117,15 @@ class Pipeline(Actor):
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT + 1)
         """The items that ended in each of the last seconds, with the second."""
         self._poison: Lanes | None = None
+        stuck = self._reader.drained.set
         if poison is not None:
             step = poison if isinstance(poison, Step) else ToActor(poison)
-            self._poison = Lanes(step, retry, reopen, self._acknowledge, self._leave)
+            self._poison = Lanes(step, retry, reopen, self._acknowledge, self._leave, stuck)
         # From the last step to the first: each passes its entries on to the next.
         self._steps: list[Lanes] = []
         done = self._acknowledge
         for step in reversed(steps):
-            lanes = Lanes(step, retry, reopen, done, self._give_up)
+            lanes = Lanes(step, retry, reopen, done, self._give_up, stuck)
             self._steps.insert(0, lanes)
             done = lanes.put
 
@@ -136,8 +139,11 @@ class Pipeline(Actor):
     # -- the way of an item ------------------------------------------------------------------------
 
     def _take(self, items: list[Item]) -> None:
-        now, most = trio.current_time(), self._deliveries
-        entries = [Entry(item, now) for item in items]
+        now = trio.current_time()
+        self._enter([Entry(item, now) for item in items])
+
+    def _enter(self, entries: Sequence[Entry]) -> None:
+        most = self._deliveries
         if most is not None:
             for entry in entries:
                 if entry.item.redelivered >= most:
@@ -227,6 +233,7 @@ class Pipeline(Actor):
             reader.redelivered,
             sum(lanes.retried for lanes in self._all_lanes()),
             self._delay,
+            reader.waiting,
         )
 
     def pipeline_facts(self) -> dict[str, object]:

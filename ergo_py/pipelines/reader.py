@@ -37,6 +37,7 @@ class SourceReader(MetaProcess):
     """
 
     kind = "source"
+    waiting: int = 0
 
     def __init__(
         self, source: Source, most: int, reopen: Backoff, taken: Callable[[list[Item]], None]
@@ -54,7 +55,7 @@ class SourceReader(MetaProcess):
         self.lost: str = "not opened yet"
         """Why the source is not open; empty while it is."""
         self.drained: trio.Event = trio.Event()
-        """Set when the thread has ended."""
+        """Set when the thread has ended, or a stuck step cannot finish the open items."""
 
     # -- on the loop -------------------------------------------------------------------------------
 

@@ -5,15 +5,17 @@ ended.
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from ergo_py import ChildSpec, Node
+from ergo_py import Actor, ChildSpec, Drain, Name, Node, Reject
 from ergo_py.errors import CallTimeoutError, TargetDownError
-from ergo_py.pipelines import Item, Pipeline, Sink, Stage
+from ergo_py.network import Memory
+from ergo_py.pipelines import Batch, Item, Pipeline, Sink, Stage
 from tests.meta.owner import eventually
 from tests.meta.wires import MovableClock
 from tests.pipelines.broker import QUICK, Collect, in_virtual_time, until
@@ -72,6 +74,79 @@ async def test_a_call_has_the_error_of_an_item_that_is_given_up_also_with_poison
     assert poison.bodies == [5]
 
 
+class Bury(Batch):
+    async def handle_batch(self, items: list[Item]) -> list[object]:
+        return ["buried" for _ in items]
+
+
+class Complaints(Actor):
+    """Keeps the items that were given up, or refuses them."""
+
+    def __init__(self, items: list[Item], *, refuses: bool = False) -> None:
+        self.items, self.refuses = items, refuses
+
+    def handle_call(self, request: Item, caller: object) -> object:
+        if self.refuses:
+            raise Reject(OSError("no room"))
+        self.items.append(request)
+        return "buried"
+
+
+@in_virtual_time
+async def test_the_answer_of_poison_is_no_answer_to_a_call() -> None:
+    async with serving(Halve(), poison=Bury()) as node:
+        with pytest.raises(ValueError, match="3 is odd"):
+            await node.call("half", 3, timeout=100.0)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@in_virtual_time
+async def test_poison_on_another_node_gets_the_item_and_the_caller_its_own_error(
+    refuses: bool,
+) -> None:
+    network, given_up = Memory(types=[Item]), list[Item]()
+    async with (
+        running_node("a@test", network=network, limit=1000.0) as here,
+        running_node("b@test", network=network, limit=1000.0) as there,
+    ):
+        await there.spawn(Complaints.spec(given_up, refuses=refuses), name="complaints")
+        plan = Pipeline.spec(Halve(), retry=QUICK, poison=Name("complaints", "b@test"))
+        await here.supervise([ChildSpec("half", plan)])
+        with pytest.raises(ValueError, match="3 is odd"):
+            await here.call("half", Item(3, "key"), timeout=100.0)
+
+    found = [(item.body, item.key, str(item.error)) for item in given_up]
+    assert found == ([] if refuses else [(3, "key", "3 is odd")])
+
+
+@in_virtual_time
+async def test_any_number_of_calls_that_fail_at_once_may_wait_for_the_bound() -> None:
+    sink = Collect(batch=1)
+    sink.shut()
+    answers: list[object] = []
+
+    async def ask(node: Node, request: object) -> None:
+        try:
+            answers.append(await node.call("half", request, timeout=100.0))
+        except TypeError:
+            answers.append("refused")
+
+    keyed = Halve().times(2, key=lambda item: item.body + 0)
+    bounded = serving(keyed, sink, most_unacknowledged=1)
+    async with bounded as node, trio.open_nursery() as nursery:
+        nursery.start_soon(ask, node, 2)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(500):
+            nursery.start_soon(ask, node, "text")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ask, node, 4)
+        await trio.testing.wait_all_tasks_blocked()
+        sink.gate.set()
+
+    assert answers.count("refused") == 500
+    assert sink.bodies == [1, 2]
+
+
 @in_virtual_time
 async def test_calls_beyond_the_bound_wait_and_those_given_up_meanwhile_cost_no_work() -> None:
     sink = Collect(batch=1)
@@ -89,6 +164,27 @@ async def test_calls_beyond_the_bound_wait_and_those_given_up_meanwhile_cost_no_
         sink.gate.set()
 
     assert sink.bodies == [1, 3]
+
+
+async def give_up(node: Node) -> None:
+    with pytest.raises(CallTimeoutError):
+        await node.call("half", 4, timeout=1.0)
+
+
+@in_virtual_time
+async def test_calls_that_were_given_up_do_not_gather_while_the_sink_is_away() -> None:
+    sink = Collect()
+    sink.shut()
+    bounded = serving(Halve(), sink, most_unacknowledged=1)
+    async with bounded as node, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(node.call, "half", 2, timeout=None))
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(10):
+            async with trio.open_nursery() as callers:
+                for _ in range(40):
+                    callers.start_soon(give_up, node)
+        assert int((await node.inspect("half"))["waiting"]) < 100
+        sink.gate.set()
 
 
 @in_virtual_time
@@ -168,3 +264,24 @@ async def test_a_stuck_step_ends_the_pipeline_and_the_next_has_a_new_thread(
         sink.over.set()
 
     assert answers == [2]
+
+
+async def test_a_stuck_step_ends_a_drain(clock: MovableClock) -> None:
+    sink = Hang(wakes=True)
+    answers: list[object] = []
+
+    async def ask(node: Node) -> None:
+        with pytest.raises(TargetDownError):
+            await node.call("half", 4, timeout=None)
+        answers.append("down")
+
+    async with running_node(limit=5000.0) as node, trio.open_nursery() as nursery:
+        plan = Pipeline.spec(Halve(), sink, on_stop=Drain(3000.0))
+        await node.supervise([ChildSpec("half", plan)])
+        nursery.start_soon(ask, node)
+        await trio.to_thread.run_sync(sink.begun.wait)
+        node.send_exit("half")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        clock.move(1001)
+        with trio.fail_after(60.0):
+            await eventually(lambda: bool(answers))
