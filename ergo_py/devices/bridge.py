@@ -182,6 +182,7 @@ class DeviceBridge(MetaProcess):
         await opening._meta.wait_gone()
         reason = opening._meta.reason
         if isinstance(reason, Crashed):
+            self._why = opening.why or str(reason)
             self._has_result.set()
             self._meta.finish(reason)
             return False

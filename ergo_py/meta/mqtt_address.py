@@ -21,11 +21,13 @@ def check_topic(what: str, topic: str) -> str:
     """Return a topic, or the filter of several topics.
 
     Raises:
-        BadInputError: it is empty, or has a wildcard beside other signs or ``#`` before its end.
+        BadInputError: it is empty, has the sign NUL, a wildcard beside other signs, or ``#`` before
+            its end.
     """
-    levels = topic.split("/") if isinstance(topic, str) else [""]
+    is_text = isinstance(topic, str) and topic != "" and "\0" not in topic
+    levels = topic.split("/") if is_text else []
     wild = [level for level in levels if {*"+#"} & {*level}]
-    if not any(levels) or not {*wild} <= {"+", "#"} or "#" in levels[:-1]:
+    if not levels or not {*wild} <= {"+", "#"} or "#" in levels[:-1]:
         raise BadInputError(what, topic, 'a topic such as "hall/lamp", "hall/+" or "hall/#"')
     return topic
 

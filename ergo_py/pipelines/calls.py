@@ -7,6 +7,8 @@ from typing import Final
 import trio
 
 from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.errors import TargetDownError
+from .._core.vocabulary.reasons import Shutdown
 from ..actor import Actor
 from .item import Item
 from .lanes import Entry
@@ -33,7 +35,7 @@ class CallIntake:
         """Calls beyond the bound."""
         self._look_at = _LOOK
         """The number of waiting calls at which those that were given up are dropped."""
-        self._is_taking = self._is_draining = False
+        self._is_taking = self._is_draining = self._is_refusing = False
         self.taken: int = 0
         self.open: int = 0
         self.acknowledged: int = 0
@@ -47,6 +49,9 @@ class CallIntake:
 
     def put(self, request: object, caller: Caller) -> None:
         """Take the request of a call: an `Item` as it is, anything else as the body of an item."""
+        if self._is_refusing:
+            self._refuse(caller)
+            return
         item = request if isinstance(request, Item) else Item(request)
         self._waiting.append((Item(item.body, item.key), caller))
         if len(self._waiting) >= self._look_at:
@@ -92,6 +97,21 @@ class CallIntake:
         self.acknowledged += len(entries) if error is None else 0
         self._take()
         self._note_end()
+
+    def refuse(self) -> None:
+        """Answer calls beyond the bound, and all that come, by an error: the process drains, and
+        may live on after that.
+        """
+        self._is_refusing = True
+        while self._waiting:
+            self._refuse(self._waiting.popleft()[1])
+
+    def _refuse(self, caller: Caller) -> None:
+        # Without the request: a service that retries would ask this process again, at once.
+        reason = Shutdown("the pipeline is draining")
+        self._pipeline.reply_error(
+            caller, TargetDownError(self._pipeline.pid, None, reason, begun=False)
+        )
 
     def begin_drain(self) -> None:
         """Take no more calls. Those that wait fail with the end of the process."""

@@ -94,7 +94,7 @@ class Pipeline(Actor):
     ) -> None:
         check_number("most_unacknowledged", most_unacknowledged, least=1, whole=True)
         steps = steps if isinstance(source, Source) else (source, *steps)
-        _check_steps(steps)
+        _check_steps(source, steps, poison)
         for name, given, kind in (
             ("retry", retry, Retry),
             ("on_stop", on_stop, Drain),
@@ -197,6 +197,8 @@ class Pipeline(Actor):
         make an item of any other request.
         """
         if isinstance(request, Drain):
+            if isinstance(self._reader, CallIntake):
+                self._reader.refuse()
             self.start_task(self._drain_for, request, caller)
         elif isinstance(self._reader, CallIntake):
             self._reader.put(request, caller)
@@ -276,15 +278,23 @@ class Pipeline(Actor):
         }
 
 
-def _check_steps(steps: Sequence[object]) -> None:
+def _check_steps(source: object, steps: Sequence[object], poison: object) -> None:
     if not steps:
-        raise BadInputError("Pipeline(source, …)", steps, "a sink, or a stage, at the end")
+        raise BadInputError(
+            "Pipeline(…)",
+            source,
+            "a sink, or a stage, after the source: a broker that comes first is the source. In "
+            "front of a broker that stores calls, write a stage",
+        )
     for step in steps:
         if not isinstance(step, Stage | Batch | Sink):
             part = "Source, Stage, Batch or Sink" if step is steps[0] else "Stage, Batch or Sink"
             raise BadInputError("Pipeline(…)", step, f"an object of a subclass of {part}")
         if isinstance(step, Sink) and step is not steps[-1]:
             raise BadInputError("Pipeline(…)", step, "stages before the sink, which comes last")
+    for step in (*steps, poison):
+        if isinstance(step, Step):
+            check_number(f"{type(step).__qualname__}.stuck_after", step.stuck_after, least=0.001)
 
 
 show_public_names(__name__)

@@ -46,7 +46,8 @@ class Step:
 
     def wake(self) -> None:
         """Make a call of the step return that is in progress while the pipeline ends, such as by
-        ``sqlite3.Connection.interrupt``. Called from another thread; by default nothing is done.
+        ``sqlite3.Connection.interrupt``. Called on the loop, perhaps several times, also during
+        ``open`` and ``close``: it must be quick. By default nothing is done.
         """
 
     def times(self, count: int, key: Callable[[Item], Hashable] | None = None) -> Self:

@@ -14,6 +14,7 @@ import json
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -102,10 +103,12 @@ class Store(Sink):
             self.database.executemany("insert or ignore into reading values (?, ?, ?, ?)", readings)
 
     def wake(self) -> None:
-        self.database.interrupt()
+        with suppress(AttributeError, sqlite3.ProgrammingError):  # not open yet, or closed
+            self.database.interrupt()
 
     def close(self) -> None:
-        self.database.close()
+        with suppress(AttributeError):  # `open` has failed
+            self.database.close()
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -396,6 +396,27 @@ async def test_another_exception_of_the_library_is_a_crash() -> None:
         assert len(outlet.closed) == 1
 
 
+class Mistaken(HalfDuplex):
+    def open(self) -> None:
+        self.outlet.pass_gate("open")
+        raise LookupError("a mistake in open")
+
+
+async def test_a_call_during_a_first_opening_that_crashes_tells_why() -> None:
+    outlet = Outlet()
+    begun, over = outlet.stick("open")
+
+    async def ask(device: Alias) -> None:
+        with pytest.raises(DeviceClosedError, match="LookupError: a mistake in open"):
+            await owned.node.call(device, DeviceSend(b"first"))
+
+    async with owning() as owned, trio.open_nursery() as nursery:
+        nursery.start_soon(ask, await owned.spawn(Mistaken(outlet)))
+        await wait_for(begun)
+        await trio.testing.wait_all_tasks_blocked()
+        over.set()
+
+
 async def test_at_the_limit_of_reader_threads_the_device_is_lost() -> None:
     outlet = Outlet()
     async with owning(max_reader_threads=1) as owned:

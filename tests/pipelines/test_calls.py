@@ -18,7 +18,7 @@ from ergo_py.network import Memory
 from ergo_py.pipelines import Batch, Item, Pipeline, Sink, Stage
 from tests.meta.owner import eventually
 from tests.meta.wires import MovableClock
-from tests.pipelines.broker import QUICK, Collect, in_virtual_time, until
+from tests.pipelines.broker import QUICK, Collect, in_virtual_time
 from tests.support import running_node
 
 
@@ -188,28 +188,50 @@ async def test_calls_that_were_given_up_do_not_gather_while_the_sink_is_away() -
 
 
 @in_virtual_time
-async def test_a_drain_answers_open_calls_and_the_end_of_the_process_those_that_wait() -> None:
+async def test_a_drain_answers_open_calls_and_refuses_the_others_at_once() -> None:
     sink = Collect()
     sink.shut()
     answers: list[object] = []
 
     async def ask(node: Node, request: object) -> None:
         try:
-            answers.append(await node.call("half", request, timeout=None))
-        except TargetDownError:
-            answers.append("down")
+            # The pipeline lives on: to ask it again would not help.
+            answers.append(await node.service("half").call(request, timeout=None, retry=True))
+        except TargetDownError as error:
+            answers.append((request, error.begun))
 
     bounded = serving(Halve(), sink, most_unacknowledged=1)
-    async with trio.open_nursery() as nursery, bounded as node:
+    async with bounded as node, trio.open_nursery() as nursery:
         for request in (2, 4):
             nursery.start_soon(ask, node, request)
             await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(node.drain)
+        assert await node.call("half", Drain(1.0)) == 1
+        assert answers == [(4, False)]
+        await ask(node, 6)
+        sink.gate.set()
+
+    assert answers == [(4, False), (6, False), 1]
+
+
+@in_virtual_time
+async def test_a_stop_answers_open_calls_and_the_next_process_those_that_wait() -> None:
+    sink = Collect()
+    sink.shut()
+    answers: list[object] = []
+
+    async def ask(node: Node, request: object) -> None:
+        answers.append(await node.service("half").call(request, timeout=None, retry=True))
+
+    bounded = serving(Halve(), sink, most_unacknowledged=1)
+    async with bounded as node, trio.open_nursery() as nursery:
+        for request in (2, 4):
+            nursery.start_soon(ask, node, request)
+            await trio.testing.wait_all_tasks_blocked()
+        node.send_exit("half")
         await trio.testing.wait_all_tasks_blocked()
         sink.gate.set()
-        await until(lambda: answers)
 
-    assert answers == [1, "down"]
+    assert answers == [1, 2]
 
 
 class Hang(Sink):

@@ -8,7 +8,17 @@ import pytest
 import trio
 
 from ergo_py import Actor, Backoff, BadInputError, ChildSpec, Reject
-from ergo_py.pipelines import Batch, Item, Pipeline, Retry, Sink, Source, Stage, ToActor
+from ergo_py.pipelines import (
+    Batch,
+    Item,
+    Pipeline,
+    Retry,
+    Sink,
+    Source,
+    SQLiteQueue,
+    Stage,
+    ToActor,
+)
 from ergo_py.pipelines.lanes import Lanes
 from ergo_py.telemetry.figures import read_figures
 from ergo_py.telemetry.metrics import families_of
@@ -27,6 +37,11 @@ from tests.support import process_of, running_node
 class Double(Stage):
     def handle(self, item: Item) -> object:
         return 2 * item.body
+
+
+class Impatient(Double):
+    def __init__(self, stuck_after: Any) -> None:
+        self.stuck_after = stuck_after
 
 
 class Stumble(Stage):
@@ -746,12 +761,21 @@ async def test_an_actor_at_the_end_acknowledges_by_its_answer_and_may_be_absent(
         lambda: Retry(1, 2.0),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         lambda: Double().times(0),
         lambda: Collect(batch=0),
+        lambda: Pipeline(Impatient(-1)),
+        lambda: Pipeline(Double(), Impatient("5")),
+        lambda: Pipeline(Double(), poison=Impatient(0)),
         lambda: ToActor(5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_wrong_arguments_are_refused(make: Any) -> None:
     with pytest.raises(BadInputError):
         make()
+
+
+def test_a_broker_alone_is_a_source_without_an_end() -> None:
+    with pytest.raises(BadInputError, match="a broker that comes first is the source"):
+        Pipeline(SQLiteQueue("jobs.db", "jobs"))
+    Pipeline(Double(), SQLiteQueue("jobs.db", "jobs"))
 
 
 class Unfinished(Source, Stage, Sink):
