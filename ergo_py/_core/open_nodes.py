@@ -17,12 +17,14 @@ __all__ = ["OpenNodes", "opened_at", "open_nodes"]
 
 _BETWEEN: Final = frozenset({"ergo_py", "trio", "outcome", "contextlib"})
 """Packages whose frames are between `open_node` and the program that calls it."""
+_SHOWN: Final = 3
+"""Nodes of a name whose places the advice names."""
 
 
 def opened_at() -> str:
     """The file and the line of the program that opens a node; in a thread of ours, its name."""
     frame = sys._getframe()
-    while frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN and frame.f_back:
+    while str(frame.f_globals.get("__name__")).partition(".")[0] in _BETWEEN and frame.f_back:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -57,8 +59,11 @@ class OpenNodes:
         self._places.pop((name, creation), None)
 
     def places(self, name: str) -> str:
-        """Where the open nodes of a name were opened, as a text."""
-        return " and ".join(place for key, place in tuple(self._places.items()) if key[0] == name)
+        """Where the open nodes of a name were opened, as a text about the first of them."""
+        found = [place for key, place in tuple(self._places.items()) if key[0] == name]
+        if len(found) > _SHOWN:
+            found[_SHOWN:] = [f"{len(found) - _SHOWN} more"]
+        return " and ".join(found)
 
     def advice(self, address: object, name: str, creation: int) -> str:
         """What to write if ``address`` is of another open node with the name of this one; empty if

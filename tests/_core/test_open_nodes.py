@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ergo_py import PID, Actor, Alias, Node, TargetDownError, open_node, run
-from ergo_py._core.open_nodes import OpenNodes
+from ergo_py._core.open_nodes import OpenNodes, opened_at
 from ergo_py.errors import ProcessUnknownError
 from ergo_py.testing import seeded
 
@@ -97,6 +97,25 @@ def test_nodes_of_a_seed_are_not_kept_since_a_simulation_may_not_end_them() -> N
     assert nodes.places("twin@localhost") == "shop.py:1"
     assert nodes.advice(PID("twin@localhost", seed, 1), "twin@localhost", first) == ""
     assert nodes.advice(PID("other@localhost", first, 1), "other@localhost", seed) == ""
+
+
+def test_a_text_names_few_places_of_many_nodes_with_the_same_name() -> None:
+    nodes = OpenNodes()
+    for line in range(1, 4):
+        nodes.add("twin@localhost", f"shop.py:{line}")
+    three = "shop.py:1 and shop.py:2 and shop.py:3"
+    assert nodes.places("twin@localhost") == three
+    for line in range(4, 61):
+        nodes.add("twin@localhost", f"shop.py:{line}")
+    assert nodes.places("twin@localhost") == f"{three} and 57 more"
+
+
+@pytest.mark.parametrize("names", [{"__name__": None}, {"__name__": 5}, {}], ids=str)
+def test_a_node_may_be_opened_by_a_module_without_a_name(names: dict[str, object]) -> None:
+    code = compile("place = opened_at()", "shop.py", "exec")
+    space: dict[str, object] = {"opened_at": opened_at, **names}
+    exec(code, space)
+    assert space["place"] == "shop.py:1"
 
 
 def test_a_clock_that_is_set_back_makes_no_number_twice(monkeypatch: pytest.MonkeyPatch) -> None:
