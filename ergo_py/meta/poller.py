@@ -10,6 +10,7 @@ itself.
 import select
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import ClassVar, Final
 
 import trio
@@ -40,9 +41,12 @@ Ended = Callable[[Exception | None], None]
 
 
 class _WatchedSocket:
-    __slots__ = ("ended", "failure", "readable", "task")
+    __slots__ = ("ended", "failure", "readable", "sock", "task")
 
-    def __init__(self, readable: Readable, task: Task | None, ended: Ended | None) -> None:
+    def __init__(
+        self, sock: socket.socket, readable: Readable, task: Task | None, ended: Ended | None
+    ) -> None:
+        self.sock: socket.socket = sock
         self.readable: Readable = readable
         self.task: Task | None = task
         """The reader; None if there are only functions."""
@@ -105,12 +109,15 @@ class SocketPoller:
         ``readable`` must not raise. This watch takes the place of another of the same socket.
         """
         assert self._epoll is not None
-        watch, fd = _WatchedSocket(readable, task, ended), sock.fileno()
+        watch, fd = _WatchedSocket(sock, readable, task, ended), sock.fileno()
         if fd in self._paused:
             self._paused[fd] = watch
             return watch
-        if fd not in self._watches:
-            self._epoll.register(fd, select.EPOLLIN)
+        former = self._watches.get(fd)
+        # A socket that was closed under its watch has left its number to this one.
+        if former is None or former.sock is not sock:
+            with suppress(FileExistsError):  # both objects stand for the same open socket
+                self._epoll.register(fd, select.EPOLLIN)
         self._watches[fd] = watch
         if self._scope is None:
             self._scope = trio.CancelScope()

@@ -165,6 +165,34 @@ async def test_a_reader_that_closes_its_socket_ends_its_watch() -> None:
             sock.close()
 
 
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="a poller needs epoll")
+@pytest.mark.parametrize("is_same", [False, True], ids=["another", "same"])
+async def test_a_new_socket_with_the_number_of_a_closed_socket_is_watched(
+    is_same: bool,
+) -> None:
+    closed, peer = socket.socketpair()
+    done = trio.Event()
+
+    def read() -> bool:
+        done.set()
+        return False
+
+    with peer, trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            poller = SocketPoller(nursery.start_soon)
+            poller.open(TrioTurns())
+            poller.add(closed, lambda: True)
+            number = closed.detach()
+            ours, theirs = socket.socketpair()
+            if not is_same:
+                os.dup2(ours.fileno(), number)
+            with ours, theirs, socket.socket(fileno=number) as now:
+                poller.add(now, read)
+                (peer if is_same else theirs).send(b"x")
+                await done.wait()
+                poller.close()
+
+
 async def _nursery(task_status: trio.TaskStatus[trio.Nursery]) -> None:
     async with trio.open_nursery() as nursery:
         task_status.started(nursery)
