@@ -28,10 +28,13 @@ from .channel import Channel, Line, take_turn
 __all__ = ["ArrivingConnections", "Described", "read_batch"]
 
 _START: Final = 1.0
-"""Seconds that a session has to start, and to take its state over: its batch waits so long."""
+"""Seconds that the ``init`` of a session has; and again all sessions of a batch for ``take_over``,
+from the last of their starts on.
+"""
 _STARTS: Final = 2.0
-"""Seconds within which all sessions of a batch have to start; later ones stay."""
-_LATE: Final = f"it was not ready within {_START:g} s"
+"""Seconds for the starts of a batch, one after the other; the connections of later ones stay."""
+_LATE_INIT: Final = f"its init did not end within {_START:g} s"
+_LATE: Final = f"its take_over did not end within {_START:g} s after the last start of its batch"
 _RESERVE: Final = 16
 """Descriptors that a program keeps for the rest of its work: moved connections use no more."""
 
@@ -252,11 +255,13 @@ class ArrivingConnections:
         staying = [one.number for one in described]
         with _without_collections():
             if turn is not None:
-                arrived = await self._prepare(described, turn)
-                if not take_turn(turn):  # the predecessor has waited for too long
-                    self._discard(arrived)
-                    arrived = []
-                os.close(turn)
+                try:
+                    arrived = await self._prepare(described, turn)
+                    if not take_turn(turn):  # the predecessor has waited for too long
+                        self._discard(arrived)
+                        arrived = []
+                finally:
+                    os.close(turn)
             for one in arrived:
                 staying.remove(one.described.number)
                 self._begin(one)
@@ -270,20 +275,24 @@ class ArrivingConnections:
         starting, takers = list[_Arrived](), self._find_takers()
         answers, end = _Answers(), trio.current_time() + _STARTS
         has_reserve = _has_reserve(turn)
-        for one in described:
-            sock = self._sockets.pop(one.inode, None)
-            if sock is None:
-                continue
-            listener, taking = takers.get(one.server), None
-            if has_reserve and listener is not None and trio.current_time() < end:
-                taking = await self._start(listener, one, answers)
-            if listener is None or taking is None:
-                os.close(sock)
-                has_reserve = has_reserve or _has_reserve(turn)
-                continue
-            starting.append(_Arrived(one, listener, taking, sock))
-        with trio.move_on_after(_START):
-            await answers.wait()
+        try:
+            for one in described:
+                if one.inode not in self._sockets:
+                    continue
+                listener, taking = takers.get(one.server), None
+                if has_reserve and listener is not None and trio.current_time() < end:
+                    taking = await self._start(listener, one, answers)
+                sock = self._sockets.pop(one.inode)
+                if listener is None or taking is None:
+                    os.close(sock)
+                    has_reserve = has_reserve or _has_reserve(turn)
+                    continue
+                starting.append(_Arrived(one, listener, taking, sock))
+            with trio.move_on_after(_START):
+                await answers.wait()
+        except BaseException:  # this program stops
+            self._discard(starting)
+            raise
         return [one for one in starting if self._has_started(one)]
 
     async def _start(
@@ -297,7 +306,7 @@ class ArrivingConnections:
                 raise NotAllowedError("its class has no take_over")
             request = self._give(session, one.state)
         except trio.TooSlowError:
-            self._warn(_LATE)
+            self._warn(_LATE_INIT)
             return None
         except Exception as error:  # the session has not started, or the codec refuses: any error
             self._warn(text_of(error))

@@ -788,6 +788,45 @@ async def test_a_program_forgets_moved_sessions_when_its_predecessor_has_ended(
         await peer.aclose()
 
 
+@pytest.mark.parametrize("step", ["init", "take_over"])
+async def test_a_program_that_stops_in_the_middle_of_a_batch_closes_its_descriptors(
+    step: str, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Plain):
+        async def init(self) -> None:
+            if step == "init":
+                begun.set()
+                await trio.sleep(0.9)
+
+        async def take_over(self, state: object) -> None:
+            begun.set()
+            await trio.sleep(0.9)
+
+    begun, arrived, keep = trio.Event(), dict[int, int](), ArrivingConnections.keep
+
+    def note(self: ArrivingConnections, descriptors: list[int]) -> None:
+        arrived.update((number, os.fstat(number).st_ino) for number in descriptors)
+        keep(self, descriptors)
+
+    def is_open(number: int, inode: int) -> bool:
+        with suppress(OSError):
+            return os.fstat(number).st_ino == inode
+        return False
+
+    monkeypatch.setattr(ArrivingConnections, "keep", note)
+    async with old_program(door(Visitor, unix=place), limit=inf) as (_, start):
+        peers = [await connect(place) for _ in range(3)]
+        for peer in peers:
+            assert await receive(peer, 8) == b"welcome\n"
+        new = await start(door(Slow, unix=place), limit=inf)
+        await begun.wait()
+        assert len(arrived) == 4  # with the turn
+        new.node.stop()
+        for peer in peers:
+            await peer.aclose()
+    assert not [each for each in arrived.items() if is_open(*each)]
+
+
 async def test_a_program_hands_over_when_all_connections_of_its_predecessor_have_come(
     place: Path, autojump_clock: Any
 ) -> None:
