@@ -198,8 +198,9 @@ class Listener(MetaProcess):
             self.opened(sock, unblock=self._meta.resources.bell().ring)
         else:
             self.opened(sock)
-        # The options of a given socket are left as they are, for the others that hold it.
-        inherit = given is None and prepare_listener(sock, self._options)
+        # The options of a shared socket are left as they are, for the others that hold it, or will:
+        # the next version of this program perhaps has other options.
+        inherit = not self._is_shared and prepare_listener(sock, self._options)
         if given is None:
             # A thread does not block in accept() either: it takes all waiting connections, and
             # there may be fewer than expected.

@@ -30,8 +30,7 @@ def upgrade(options: argparse.Namespace) -> None:
 async def _upgrade(name: str) -> None:
     channel = await connect(name)
     if channel is None:
-        others = [each for each in waiting_programs() if each != name]  # a killed program's file
-        hint = did_you_mean(name, others)
+        hint = did_you_mean(name, [each for each in waiting_programs() if await _runs(each)])
         raise Leave(
             Status.NO_NODE,
             f"no running program has the name {name!r} for its next version"
@@ -57,6 +56,16 @@ async def _upgrade(name: str) -> None:
             f"{hangs}, and the old version finishes its open work; kill the next version, and "
             "start the program again",
         )
+
+
+async def _runs(name: str) -> bool:
+    """Whether a program runs, and was not killed while it waited for a successor."""
+    with suppress(OSError):
+        channel = await connect(name)
+        if channel is not None:
+            channel.close()
+            return True
+    return False
 
 
 async def _hear(channel: Channel) -> Line:
