@@ -358,6 +358,11 @@ def relation_tables(relations: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
     return relations.by_watcher, relations.by_target
 
 
+def timer_heap(timers: Any) -> Any:
+    """The heap of a table of timers: of the extension, or its Python twin."""
+    return timers._heap
+
+
 def timers_kept(timers: Any) -> int:
     """The entries of a table of timers, including cancelled entries that are not yet removed."""
     return len(timers._heap) + len(timers._leaving)

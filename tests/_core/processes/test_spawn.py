@@ -1116,7 +1116,7 @@ async def test_a_process_that_is_abandoned_before_its_first_step_takes_no_step()
         assert [one.pid for one in kernel_of(node).lifetimes.abandoned] == [pid]
 
 
-async def test_a_process_whose_task_has_not_begun_has_nothing_to_cut_off(
+async def test_a_process_abandoned_before_the_first_turn_of_its_task_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sources, "is_seeded", True)  # so that the task begins in trio's turn
