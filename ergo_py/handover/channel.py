@@ -309,7 +309,9 @@ def socket_path(name: str) -> Path:
         BadInputError: it is no name.
         ControlSocketError: there is no safe directory for the socket, or its path is too long.
     """
-    path = directory(create=True) / f"{quote(check_name(name), safe='')}.handover"
+    # A name in another encoding comes from the command line with surrogates.
+    quoted = quote(check_name(name), safe="", errors="surrogatepass")
+    path = directory(create=True) / f"{quoted}.handover"
     if len(os.fsencode(path)) > _PATH:
         raise ControlSocketError(
             f"the path {path} is longer than {_PATH} bytes, the limit for sockets; give handover= "
@@ -320,7 +322,8 @@ def socket_path(name: str) -> Path:
 
 def waiting_programs() -> list[str]:
     """The names of the programs that wait for a successor, or were killed while they did."""
-    return sorted(unquote(path.stem) for path in directory().glob("*.handover"))
+    paths = directory().glob("*.handover")
+    return sorted(unquote(path.stem, errors="surrogatepass") for path in paths)
 
 
 async def connect(name: str) -> Channel | None:

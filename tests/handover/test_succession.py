@@ -433,7 +433,7 @@ def test_an_upgrade_without_a_running_program_says_how_to_start_it(
 
     (place / "shops.handover").touch()  # of a program that was killed
     (place / f"{'shop' * 30}.handover").touch()
-    for name in ("shops", "shopp"):
+    for name in ("shops", "shopp", "sh\udcffp"):
         assert advice(name) == f"start it with run(main, handover={name!r})\n"
     with socket.socket(socket.AF_UNIX) as program:
         program.bind(str(place / FILE))
