@@ -7,7 +7,7 @@ counts the questions of its connection, so that a lost or doubled byte is found.
 while no peer asks, tells the processor time: of the old program during the whole upgrade, and of
 the new program from the first connection that it takes.
 
-By hand, a connection is a task, which is cancelled between two reads. The old program sends 50
+By hand, a connection is a task, which is cancelled between two reads. The old program sends 100
 sockets in a message, with their counts and unread bytes; the new program starts their tasks. There
 is no answer, no turn, and nothing for bytes that wait to be written: a program that fails loses
 connections.
@@ -50,7 +50,7 @@ _EVERY = 0.05
 """Seconds between two questions of such a peer, which does not wait for the answers: each pause
 meets a question within this time.
 """
-_BATCH = 50
+_BATCH = 100
 """Sockets in a message, as in a hand-over."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 

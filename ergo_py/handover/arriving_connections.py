@@ -4,11 +4,10 @@ The program starts the sessions of a batch, takes the turn of the batch, and ser
 it does not touch the sockets, which the predecessor may serve on (`leaving_connections`).
 """
 
-import gc
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import trio
@@ -24,6 +23,7 @@ from .._core.vocabulary.text import text_of
 from ..meta.sockets.listener import Listener, listeners_of
 from ..meta.sockets.streams.connection import StreamConnection
 from .channel import Channel, Line, take_turn
+from .collector import without_collections
 
 __all__ = ["ArrivingConnections", "Described", "read_batch"]
 
@@ -37,12 +37,6 @@ _LATE_INIT: Final = f"its init did not end within {_START:g} s"
 _LATE: Final = f"its take_over did not end within {_START:g} s after the last start of its batch"
 _RESERVE: Final = 16
 """Descriptors that a program keeps for the rest of its work: moved connections use no more."""
-
-
-_FROZEN: Final = 1_000
-"""A program with so many frozen objects has frozen them on purpose: they stay frozen. Python 3.12
-freezes some hundred objects.
-"""
 
 
 def _has_reserve(descriptor: int) -> bool:
@@ -162,26 +156,6 @@ class _Arrived(NamedTuple):
     sock: int
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Suspend the garbage collector, and take the objects that are made meanwhile for old objects.
-
-    A connection and its session are some hundred objects, all of which live on. The collector would
-    look at the objects of thousands of connections again and again, which took two fifths of the
-    processor time of a move, and half a second at once.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if gc.get_freeze_count() < _FROZEN:
-            gc.freeze()
-            gc.unfreeze()
-        if was_on:
-            gc.enable()
-
-
 class ArrivingConnections:
     """The connections that come from the predecessor.
 
@@ -253,7 +227,7 @@ class ArrivingConnections:
             return
         turn, arrived = self._sockets.pop(inode, None), list[_Arrived]()
         staying = [one.number for one in described]
-        with _without_collections():
+        with without_collections():
             if turn is not None:
                 try:
                     arrived = await self._prepare(described, turn)

@@ -695,6 +695,44 @@ class TakingTogether(Plain):
         self.lines = state
 
 
+class GivenWithoutCollections(Visitor):
+    """Notes whether the collector runs while its connection moves."""
+
+    def __init__(self, given: list[bool]) -> None:
+        super().__init__()
+        self.given = given
+
+    def hand_over(self) -> object:
+        self.given.append(gc.isenabled())
+        return super().hand_over()
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+async def test_connections_leave_without_collections(
+    was_on: bool, place: Path, autojump_clock: Any
+) -> None:
+    given = list[bool]()
+    async with old_program(
+        door(partial(GivenWithoutCollections, given), unix=place), limit=inf
+    ) as (old, start):
+        peers = [await connect(place) for _ in range(2)]
+        for peer in peers:
+            assert await receive(peer, 8) == b"welcome\n"
+        await start(door(Visitor, unix=place), limit=inf)
+        if not was_on:
+            gc.disable()
+        try:
+            await old.has_ended.wait()
+            is_on = gc.isenabled()
+        finally:
+            gc.enable()
+        for peer in peers:
+            await peer.aclose()
+
+    assert given == [False, False]
+    assert is_on is was_on
+
+
 @pytest.mark.parametrize("frozen", [0, 1_000])
 async def test_sessions_of_a_batch_take_over_together_without_collections(
     frozen: int, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
@@ -716,8 +754,8 @@ async def test_sessions_of_a_batch_take_over_together_without_collections(
 
     assert begun == [False, False]
     assert gc.isenabled()
-    # A program that has frozen objects keeps them so.
-    assert steps == ([] if frozen else ["freeze", "unfreeze"])
+    # A program that has frozen objects keeps them so. Here both programs are this one.
+    assert steps == ([] if frozen else ["freeze", "unfreeze"] * 2)
 
 
 async def test_the_next_program_serves_the_batch_of_an_ended_predecessor(
