@@ -414,6 +414,8 @@ class Keeping:
             del self.active[str(address)]
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             self._fail_start(address, row, cause)
+            if self.host is not None:
+                self.host.note_ended()  # it may have been the last of a shard that moves
             return
         self.totals.count_waking()
         self._names[process.id] = address

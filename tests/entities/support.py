@@ -140,6 +140,21 @@ class HostView:
         """Whether an entity may be awake there."""
         return self._host.holds(Address(kind.kind, key))
 
+    def limit_looks(self, most: int) -> None:
+        """Let the keeper fail that looks for shards to claim more often: without a wait between
+        its looks it would never let the test go on.
+        """
+        looks, has_work = 0, self._host.has_work
+
+        def counted() -> bool:
+            nonlocal looks
+            looks += 1
+            assert looks < most, "the keeper looks for shards again and again"
+            return has_work()
+
+        unchecked: Any = self._host
+        unchecked.has_work = counted
+
     @property
     def has_map(self) -> bool:
         """Whether the keeper of the map runs there."""

@@ -163,8 +163,10 @@ class Host:
         }
 
     def has_work(self) -> bool:
-        """Whether shards wait to be claimed."""
-        return bool(self._wanted)
+        """Whether shards can be claimed now. A shard whose entities still end, under an earlier
+        claim, waits for the last of them.
+        """
+        return not self._wanted.keys() <= self._leaving.keys()
 
     async def start(self) -> None:
         """Begin to work: the map has its keeper on some node."""
@@ -217,13 +219,18 @@ class Host:
             # A host that knows no version gets the whole map, which settles all doubts.
             version = 0 if needed or tokens else self._map.version
             hello = (ENTITY, "hello", version, released, is_leaving)
-            found, has_others = await self._keeper.call(keeper, hello, timeout=_PAUSE * 2)
-            # A host may have joined since an answer from before the drain.
-            self._has_others = has_others or not is_leaving
+            answer = await self._keeper.call(keeper, hello, timeout=_PAUSE * 2)
+            newest, has_others = _answer_of(answer)
         except (CallError, StoreError):
             return  # the next hello finds another keeper
-        if found is not None:
-            newest = ShardMap.from_wire(found)
+        except Exception as error:
+            # An older or newer program keeps the map, and refuses by any error. This host keeps the
+            # shards that it has, until another node keeps the map.
+            self._drop("an answer of the keeper of the map of shards is dropped", error)
+            return
+        # A host may have joined since an answer from before the drain.
+        self._has_others = has_others or not is_leaving
+        if newest is not None:
             self.learn(newest)
             self._doubt(newest, needed, tokens)
 
@@ -301,10 +308,9 @@ class Host:
     async def claim(self) -> None:
         """Claim the shards that the map gives to this host. Their entities can wake then."""
         for shard, token in list(self._wanted.items()):
-            if shard in self._leaving or shard in self._held:
-                self._leave(shard)
-                continue
-            if self._wanted.get(shard) != token:
+            if shard in self._held:
+                self._leave(shard)  # a map from a backup has given it under an older token
+            if shard in self._leaving or self._wanted.get(shard) != token:
                 continue
             try:
                 await self._keeping.store.claim(shard, token)
@@ -359,6 +365,7 @@ class Host:
                 self._released[shard] = self._leaving.pop(shard)
                 self._bell.set()
                 self._pass_all(shard)
+                self._keeping.ring()  # the map may have given the shard back meanwhile
 
     def _lose(self, shard: int) -> None:
         """End the entities of a shard at once: another host has it."""
@@ -482,8 +489,10 @@ class Host:
         try:
             self._take(message, sender)
         except (ValueError, EntityKindUnknownError) as error:
-            network = network_of(self._keeping.kernel)
-            network.log_once("a message of another node to entities is dropped", str(error))
+            self._drop("a message of another node to entities is dropped", error)
+
+    def _drop(self, what: str, error: Exception) -> None:
+        network_of(self._keeping.kernel).log_once(what, str(error))
 
     def _take(self, message: object, sender: object) -> None:
         match message:
@@ -565,6 +574,19 @@ class Host:
             self._bell.set()
         table = self._keeping.table
         return EntityHandle(self._keeping.kernel, table, address, None, sender)
+
+
+def _answer_of(answer: object) -> tuple[ShardMap | None, bool]:
+    """The map in the answer to a hello, if it is a newer one, and whether another host can take
+    shards. Further parts, of a newer program, are not needed.
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    match answer:
+        case [found, bool(has_others), *_]:
+            return None if found is None else ShardMap.from_wire(found), has_others
+    raise ValueError("the answer to a host has a map and a bool")
 
 
 def _kept(kept: dict[Lane, deque[Envelope]]) -> list[Envelope]:

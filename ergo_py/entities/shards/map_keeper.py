@@ -99,7 +99,7 @@ class MapKeeper(Actor):
         shards.
         """
         match request:
-            case (str(tag), "hello", int(version), [*released], is_leaving) if tag == ENTITY:
+            case (str(tag), "hello", int(version), [*released], is_leaving, *_) if tag == ENTITY:
                 pid = caller.pid
                 if not isinstance(pid, PID):
                     raise Reject(ValueError("only a host says hello"))

@@ -17,6 +17,7 @@ from ergo_py import (
     Name,
     Node,
     Normal,
+    Reject,
     Request,
     TargetDownError,
     Threads,
@@ -103,6 +104,14 @@ class Counting(Entity[Count]):
         self.state.value += message.amount
 
 
+class Broken(Entity[Count]):
+    """An entity that cannot start, and takes a while to tell."""
+
+    async def init(self) -> None:
+        await trio.sleep(1)
+        raise ValueError("broken")
+
+
 class FirstCaller(Caller):
     """A call without a waiting task."""
 
@@ -120,7 +129,7 @@ async def start_nodes(
 
     async def start(node: Node) -> None:
         given: dict[str, Any] = {"shards": SHARDS, "lease": LEASE, **options}
-        spec = Entities.spec(store, [Counting], types=TYPES, **given)
+        spec = Entities.spec(store, [Counting, Broken], types=TYPES, **given)
         await node.supervise([ChildSpec("entities", spec)], intensity=1000)
 
     return await world.start(number, start, types=TYPES)
@@ -246,6 +255,27 @@ async def test_a_callback_that_takes_too_long_does_not_hold_a_move_up(world: Wor
 
 
 @simulated(seeds=1)
+async def test_an_entity_that_cannot_start_does_not_hold_a_move_up(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore())
+    await wait_balanced(nodes)
+    key = next(each for each in KEYS if host_of(nodes[0].node, Broken).has(Broken, each))
+    errors: list[Exception] = []
+
+    async def start() -> None:
+        try:
+            await nodes[0].run(lambda node: node.entity(Broken, key).call("start"))
+        except Exception as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(start)
+        await trio.sleep(0.1)
+        assert await nodes[0].run(lambda each: each.drain(timeout=20)) == []
+
+    assert "broken" in str(errors[0])
+
+
+@simulated(seeds=1)
 async def test_a_node_that_drains_gives_its_shards_to_a_node_that_has_just_joined(
     world: World,
 ) -> None:
@@ -338,8 +368,8 @@ class Speaker(Actor):
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
         """Say hello."""
-        keeper, version, is_leaving = request
-        return await self.call(keeper, (ENTITY, "hello", version, [], is_leaving))
+        keeper, version, is_leaving, *more = request
+        return await self.call(keeper, (ENTITY, "hello", version, [], is_leaving, *more))
 
     def handle_message(self, message: Any, sender: object) -> None:
         """Keep an order."""
@@ -368,13 +398,56 @@ async def test_a_new_keeper_of_the_map_lets_no_host_leave_before_it_has_heard_th
 
     for version in (6, 6, 7):  # the late host still sends to the host that leaves, by its map
         assert speaker.orders == []
-        await here.node.call(leaving, (keeper, 7, True))
+        await here.node.call(leaving, (keeper, 7, True, "a part of a newer program"))
         await trio.sleep(2)
         await there.node.call(late, (keeper, version, False))
     await here.node.call(leaving, (keeper, 7, True))
     await trio.sleep(2)
 
     assert {*speaker.orders} == {"leave"}
+
+
+STRANGE: list[object] = [
+    *(5, None, (), (None,), (None, "yes"), (5, True), ([9, 9, [5]], True)),
+    *(ValueError("another hello"), LookupError(), TargetDownError("it", "hello", Normal())),
+]
+"""What no keeper of the map answers, or by what it refuses."""
+
+
+class StrangeKeeper(Actor):
+    """Has the name of the keeper of the map, and is another program."""
+
+    def __init__(self) -> None:
+        self.answers = [*STRANGE]
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Answer a hello: at last with a map of no hosts, and a part that older hosts lack."""
+        if not self.answers:
+            return ShardMap(7, 0, (None,) * SHARDS).to_wire(), True, "more"
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise Reject(answer)
+        return answer
+
+
+@simulated(seeds=1)
+async def test_a_keeper_of_the_map_of_another_program_does_not_end_a_host(world: World) -> None:
+    async def start(_: Node) -> None:
+        pass
+
+    [there] = await world.start(1, start)
+    strange = await there.node.spawn(StrangeKeeper)
+    await Cluster(there.node).register("entities.map", strange)
+    [here] = await start_nodes(world, MemoryStore(), 1)
+    keeper = here.node.whereis("entities")
+
+    await trio.sleep(2 * len(STRANGE))
+
+    (facts,) = [await each.facts() for each in inspections(entities_of(here.node))]
+    assert facts["map"]["version"] == 7
+    assert here.node.whereis("entities") == keeper
+    there.node.kill(strange)
+    assert await add(here, "it", timeout=60) == 1
 
 
 @simulated(seeds=1)
@@ -524,3 +597,34 @@ async def test_rows_that_go_back_to_a_backup_are_loaded_again_by_running_nodes(
     assert await add_again(nodes[0], "it", 1, once="later", timeout=5.0) == 2
     assert not await nodes[0].run(lambda node: node.drain(timeout=30.0))
     assert await add(nodes[1], "it", timeout=30) == 3
+
+
+@simulated(seeds=1)
+async def test_a_map_from_a_backup_takes_a_shard_from_its_host_and_gives_it_back(
+    world: World,
+) -> None:
+    store = MemoryStore()
+    [first] = await start_nodes(world, store, 1)
+    await wait_balanced([first])
+    host, row = host_of(first.node, Counting), map_address("entities")
+    before, backup = host.held(), store.rows[row]
+    [second] = await start_nodes(world, store, 1)
+    await wait_balanced([first, second])
+    assert await second.run(lambda node: node.drain(timeout=30.0)) == []
+    later = {shard for shard, token in host.held().items() if token > before[shard]}
+    keys = [key for key in KEYS if host.shard(Counting, key) in later]
+    assert {host.shard(Counting, key) for key in keys} == later  # all of them have to end
+    assert [await add(first, key) for key in keys] == [1] * len(keys)
+
+    host.limit_looks(1000)
+    entities = first.node.whereis("entities")
+    store.rows[row] = backup
+    (with_map,) = [each for each in (first, second) if host_of(each.node, Counting).has_map]
+    keeper = with_map.node.whereis("entities.map")
+    assert keeper is not None
+    with_map.node.kill(keeper)
+    await trio.sleep(10)  # less than the keeper waits until it looks into the store again
+
+    assert first.node.whereis("entities") == entities
+    assert host.held().keys() == before.keys()
+    assert [await add(first, key) for key in keys] == [2] * len(keys)
