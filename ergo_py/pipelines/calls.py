@@ -7,7 +7,7 @@ from typing import Final
 import trio
 
 from .._core.tables.pending_calls import Caller
-from .._core.vocabulary.errors import TargetDownError
+from .._core.vocabulary.errors import MailboxFullError, TargetDownError
 from .._core.vocabulary.reasons import Shutdown
 from ..actor import Actor
 from .item import Item
@@ -15,13 +15,16 @@ from .lanes import Entry
 
 __all__ = ["CallIntake"]
 
-_LOOK: Final = 100
-"""With fewer calls than this beyond the bound, those that were given up may stay among them."""
+_SHARE: Final = 20
+"""One of so many calls, for as many that wait, looks for those that were given up: a look at all of
+them costs a call no more than a look at this number.
+"""
 
 
 class CallIntake:
-    """Makes an item of each call, within the bound, and answers when the item has ended. It is
-    used on the loop only.
+    """Makes an item of each call, within the bound, and answers when the item has ended. As many
+    calls may wait beyond the bound; further calls are refused. It is used on the loop only, but for
+    the counters.
     """
 
     lost: str = ""
@@ -32,9 +35,9 @@ class CallIntake:
     ) -> None:
         self._pipeline, self._most, self._on_taken = pipeline, most, taken
         self._waiting: deque[tuple[Item, Caller]] = deque()
-        """Calls beyond the bound."""
-        self._look_at = _LOOK
-        """The number of waiting calls at which those that were given up are dropped."""
+        """Calls beyond the bound, and among them those that were given up and not dropped yet."""
+        self._unseen = 0
+        """The calls that came since those that were given up were dropped."""
         self._is_taking = self._is_draining = self._is_refusing = False
         self.taken: int = 0
         self.open: int = 0
@@ -44,20 +47,29 @@ class CallIntake:
 
     @property
     def waiting(self) -> int:
-        """The number of calls beyond the bound."""
-        return len(self._waiting)
+        """The number of calls beyond the bound whose callers still wait."""
+        # A copy, which the loop does not change: another thread may ask.
+        return sum(not caller.settled for _, caller in tuple(self._waiting))
 
     def put(self, request: object, caller: Caller) -> None:
         """Take the request of a call: an `Item` as it is, anything else as the body of an item."""
         if self._is_refusing:
             self._refuse(caller)
             return
+        self._drop_given_up()
+        if len(self._waiting) >= self._most:
+            full = MailboxFullError(self._pipeline.pid, request, self._most, "most_unacknowledged")
+            self._pipeline.reply_error(caller, full)
+            return
         item = request if isinstance(request, Item) else Item(request)
         self._waiting.append((Item(item.body, item.key), caller))
-        if len(self._waiting) >= self._look_at:
-            self._waiting = deque(each for each in self._waiting if not each[1].settled)
-            self._look_at = max(_LOOK, 2 * len(self._waiting))
         self._take()
+
+    def _drop_given_up(self) -> None:
+        self._unseen += 1
+        if self._waiting and self._unseen > len(self._waiting) // _SHARE:
+            self._unseen = 0
+            self._waiting = deque(each for each in self._waiting if not each[1].settled)
 
     def _take(self) -> None:
         # An item that fails at once is settled here, which must not begin again inside: thousands

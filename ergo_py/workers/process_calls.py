@@ -218,7 +218,7 @@ class ProcessCalls(Actor):
         if not isinstance(request, Compute):
             return super().handle_call(request, caller)
         if len(self._waiting) >= self._most:
-            raise Reject(MailboxFullError(self.pid, request, self._most))
+            raise Reject(MailboxFullError(self.pid, request, self._most, "max_waiting"))
         try:
             name = self._reference(request.function)
             frame = self._types.encode((name, list(request.args), dict(request.kwargs)))

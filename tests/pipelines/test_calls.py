@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from ergo_py import Actor, ChildSpec, Drain, Name, Node, Reject
-from ergo_py.errors import CallTimeoutError, TargetDownError
+from ergo_py.errors import CallTimeoutError, MailboxFullError, TargetDownError
 from ergo_py.network import Memory
 from ergo_py.pipelines import Batch, Item, Pipeline, Sink, Stage
 from tests.meta.owner import eventually
@@ -120,7 +120,7 @@ async def test_poison_on_another_node_gets_the_item_and_the_caller_its_own_error
 
 
 @in_virtual_time
-async def test_any_number_of_calls_that_fail_at_once_may_wait_for_the_bound() -> None:
+async def test_as_many_calls_as_may_wait_can_fail_at_once() -> None:
     sink = Collect(batch=1)
     sink.shut()
     answers: list[object] = []
@@ -132,19 +132,15 @@ async def test_any_number_of_calls_that_fail_at_once_may_wait_for_the_bound() ->
             answers.append("refused")
 
     keyed = Halve().times(2, key=lambda item: item.body + 0)
-    bounded = serving(keyed, sink, most_unacknowledged=1)
+    bounded = serving(keyed, sink, most_unacknowledged=501)
     async with bounded as node, trio.open_nursery() as nursery:
-        nursery.start_soon(ask, node, 2)
-        await trio.testing.wait_all_tasks_blocked()
-        for _ in range(500):
-            nursery.start_soon(ask, node, "text")
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(ask, node, 4)
-        await trio.testing.wait_all_tasks_blocked()
+        for request in (*[2] * 501, *["text"] * 500, 4):
+            nursery.start_soon(ask, node, request)
+            await trio.testing.wait_all_tasks_blocked()
         sink.gate.set()
 
     assert answers.count("refused") == 500
-    assert sink.bodies == [1, 2]
+    assert sink.bodies == [1] * 501 + [2]
 
 
 @in_virtual_time
@@ -166,25 +162,85 @@ async def test_calls_beyond_the_bound_wait_and_those_given_up_meanwhile_cost_no_
     assert sink.bodies == [1, 3]
 
 
+@pytest.mark.parametrize("most", [1, 3])
+@in_virtual_time
+async def test_as_many_calls_wait_as_may_be_open_and_the_next_is_refused(most: int) -> None:
+    sink = Collect(batch=1)
+    sink.shut()
+    answers: list[object] = []
+
+    async def ask(node: Node) -> None:
+        answers.append(await node.call("half", 2, timeout=None))
+
+    bounded = serving(Halve(), sink, most_unacknowledged=most)
+    async with bounded as node, trio.open_nursery() as nursery:
+        for _ in range(2 * most):
+            nursery.start_soon(ask, node)
+            await trio.testing.wait_all_tasks_blocked()
+        figures = await node.inspect("half")
+        assert (figures["open"], figures["waiting"]) == (str(most), str(most))
+        request = Item(8)
+        with pytest.raises(MailboxFullError, match=rf"most_unacknowledged={most} ") as caught:
+            await node.call("half", request, timeout=None)
+        assert caught.value.message is request
+        sink.gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await node.call("half", 8) == 4
+
+    assert answers == [1] * 2 * most
+
+
+@in_virtual_time
+async def test_a_full_pipeline_of_another_node_says_which_bound_it_has() -> None:
+    sink, network = Collect(), Memory()
+    sink.shut()
+    async with (
+        running_node("a@test", network=network, limit=1000.0) as here,
+        running_node("b@test", network=network, limit=1000.0) as there,
+        trio.open_nursery() as nursery,
+    ):
+        plan = Pipeline.spec(Halve(), sink, most_unacknowledged=1)
+        await there.supervise([ChildSpec("half", plan)])
+        for _ in range(2):
+            nursery.start_soon(there.call, "half", 2)
+            await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(MailboxFullError, match="as its most_unacknowledged=1 allows"):
+            await here.call(Name("half", "b@test"), 2)
+        sink.gate.set()
+
+
+@pytest.mark.parametrize("most", [1, 5, 100])
+@in_virtual_time
+async def test_a_call_that_was_given_up_leaves_its_place_to_another(most: int) -> None:
+    sink = Collect(batch=1)
+    sink.shut()
+    bounded = serving(Halve(), sink, most_unacknowledged=most)
+    async with bounded as node, trio.open_nursery() as nursery:
+        for _ in range(most):
+            nursery.start_soon(partial(node.call, "half", 2, timeout=None))
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as callers:
+            for _ in range(most):
+                callers.start_soon(give_up, node)
+        assert (await node.inspect("half"))["waiting"] == "0"
+        refused: list[MailboxFullError] = []
+        for _ in range(most):
+            nursery.start_soon(wait_or_be_refused, node, refused)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(refused) <= most // 20
+        sink.gate.set()
+
+
 async def give_up(node: Node) -> None:
     with pytest.raises(CallTimeoutError):
         await node.call("half", 4, timeout=1.0)
 
 
-@in_virtual_time
-async def test_calls_that_were_given_up_do_not_gather_while_the_sink_is_away() -> None:
-    sink = Collect()
-    sink.shut()
-    bounded = serving(Halve(), sink, most_unacknowledged=1)
-    async with bounded as node, trio.open_nursery() as nursery:
-        nursery.start_soon(partial(node.call, "half", 2, timeout=None))
-        await trio.testing.wait_all_tasks_blocked()
-        for _ in range(10):
-            async with trio.open_nursery() as callers:
-                for _ in range(40):
-                    callers.start_soon(give_up, node)
-        assert int((await node.inspect("half"))["waiting"]) < 100
-        sink.gate.set()
+async def wait_or_be_refused(node: Node, refused: list[MailboxFullError]) -> None:
+    try:
+        await node.call("half", 6, timeout=None)
+    except MailboxFullError as error:
+        refused.append(error)
 
 
 @in_virtual_time

@@ -12,11 +12,25 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import NO_REPLY, PID, Actor, Alias, BadInputError, Caller, Down, Reject
+from ergo_py import (
+    NO_REPLY,
+    PID,
+    Actor,
+    Alias,
+    BadInputError,
+    Caller,
+    Down,
+    Drain,
+    Reject,
+    Shutdown,
+    TargetDownError,
+)
 from ergo_py._core.runtime.detached_task import DetachedTask
 from ergo_py.meta import TLSFiles
+from ergo_py.pipelines import Item, Pipeline, Stage
 from ergo_py.testing import VirtualClock
 from ergo_py.web import HTTPError, HTTPRequest, Response, Route, WebServer
+from tests.pipelines.broker import Collect
 from tests.support import kernel_of
 from tests.web.rig import Owner, Peer, Served, get, later, post, serving, until
 
@@ -286,6 +300,7 @@ def crash(_: HTTPRequest) -> object:
         (Reject(HTTPError(404)), 404),
         (Reject(HTTPError(418, "no coffee")), 418),
         (Reject(KeyError("secret")), 500),
+        (Reject(TargetDownError("secret", None, Shutdown())), 500),
         ("a text", 500),
         (None, 500),
         (ZeroDivisionError("secret"), 500),
@@ -372,6 +387,60 @@ async def test_a_full_receiver_is_503() -> None:
 
     assert reply is not None
     assert reply.status == 503
+
+
+class Welcome(Stage):
+    async def handle(self, item: Item) -> Response:
+        return Response(200, b"welcome")
+
+
+async def test_a_pipeline_that_is_full_drained_or_stopped_is_503() -> None:
+    sink = Collect()
+    sink.shut()
+    plan = Pipeline.spec(Welcome(), sink, most_unacknowledged=1, on_stop=Drain(0.01))
+    async with serving(routes=[Route("/", to="desk")]) as served:
+        node = served.node
+        await node.spawn(plan, name="desk")
+        first, second = await served.dial(), await served.dial()
+        await first.send(get())
+        await until_shown(served, open="1")
+        await second.send(get())
+        await until_shown(served, waiting="1")
+        replies = [await served.ask(get())]  # full
+        assert await node.call("desk", Drain(0.01)) == 1
+        replies += [await second.reply(), await served.ask(get())]  # drained
+        sink.gate.set()
+        assert (await first.reply()).body == b"welcome"
+        node.send_exit("desk")
+        await until(lambda: node.whereis("desk") is None)
+        replies.append(await served.ask(get()))  # stopped
+        for peer in (first, second):
+            await peer.aclose()
+
+    assert [(reply.status, reply.headers["retry-after"]) for reply in replies] == [(503, "1")] * 4
+
+
+async def test_a_request_that_a_pipeline_leaves_at_its_stop_is_503() -> None:
+    sink = Collect()
+    sink.shut()
+    plan = Pipeline.spec(Welcome(), sink, most_unacknowledged=1, on_stop=Drain(0.01))
+    async with serving(routes=[Route("/", to="desk")]) as served:
+        await served.node.spawn(plan, name="desk")
+        peers = [await served.dial() for _ in range(2)]
+        for peer in peers:
+            await peer.send(get())
+        await until_shown(served, open="1", waiting="1")
+        served.node.send_exit("desk")
+        statuses = [(await peer.reply()).status for peer in peers]
+        for peer in peers:
+            await peer.aclose()
+
+    assert statuses == [503, 503]
+
+
+async def until_shown(served: Served, **facts: str) -> None:
+    while not facts.items() <= (await served.node.inspect("desk")).items():  # noqa: ASYNC110
+        await trio.sleep(0.001)
 
 
 async def test_an_actor_that_cannot_start_is_500() -> None:

@@ -127,7 +127,7 @@ async def test_requests_wait_in_order_and_no_more_than_allowed(tmp_path: Path) -
         for number in (1, 2):
             nursery.start_soon(say, str(number))
             await until_shown(node, pid, "waiting", 1 + number)
-        with pytest.raises(MailboxFullError):
+        with pytest.raises(MailboxFullError, match="as its max_waiting=3 allows"):
             await ask(node, pid, Compute(samples.say, "3"))
         os.kill(busy, signal.SIGKILL)
 

@@ -78,7 +78,10 @@ def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
         case UnreadableError():
             return Failure.UNREADABLE, types.encode(utf8(str(error)))
         case MailboxFullError():
-            return Failure.FULL, types.encode(error.limit)
+            is_mailbox = error.option == MailboxFullError.option
+            return Failure.FULL, types.encode(
+                error.limit if is_mailbox else [error.limit, error.option]
+            )
         case UnhandledCallError():
             return Failure.UNHANDLED, types.encode(error.behaviour)
         case DeadlockError():
@@ -114,7 +117,8 @@ def _error_of(kind: str, to: Any, request: object, payload: Any, begun: bool) ->
         case Failure.CRASHED if isinstance(payload, Crashed):
             return CallFailedError(to, request, payload)
         case Failure.FULL:
-            return MailboxFullError(to, request, payload)
+            limit, *option = payload if isinstance(payload, list) else [payload]
+            return MailboxFullError(to, request, limit, *option)
         case Failure.UNHANDLED:
             return UnhandledCallError(to, request, str(payload))
         case Failure.DEADLOCK:

@@ -194,17 +194,18 @@ def answer_of(exchange: Exchange) -> tuple[Response, str]:
         return bare_response(500), f"the answer to a request is a {type(value).__qualname__}"
     if isinstance(error, HTTPError):
         return error.response, ""
-    # The call itself failed; the same error in a Reject is an answer of the actor.
+    # The call itself failed; the same error in a Reject is an answer of the actor, unless the actor
+    # says that it is itself not there for requests now, as a pipeline that has drained.
     if isinstance(error, CallTimeoutError) and error.request is exchange.request:
         return bare_response(504), ""
     if isinstance(error, MailboxFullError) and error.message is exchange.request:
         return unavailable(), ""
-    if (
-        isinstance(error, TargetDownError)
-        and error.request is exchange.request
-        and isinstance(error.reason, NoProcess | Normal | Shutdown)
-    ):
-        return unavailable(), ""
+    if isinstance(error, TargetDownError):
+        callee = exchange.callee
+        says_so = callee is not None and error.target == callee.id
+        is_away = isinstance(error.reason, NoProcess | Normal | Shutdown)
+        if is_away and (says_so or error.request is exchange.request):
+            return unavailable(), ""
     return bare_response(500), f"a request failed: {type(error).__qualname__}: {error}"
 
 

@@ -211,6 +211,11 @@ def cases() -> list[tuple[BaseException, dict[str, Any], list[str]]]:
                 "another overflow",
             ],
         ),
+        (
+            MailboxFullError(OTHER, ORDER, 3, "max_waiting"),
+            {"target": OTHER, "message": ORDER, "limit": 3, "option": "max_waiting"},
+            [repr(OTHER), "max_waiting=3", "call later", "a larger max_waiting="],
+        ),
         (CallError("lost", OTHER, ORDER), {"target": OTHER, "request": ORDER}, ["lost"]),
         (
             TargetDownError(OTHER, ORDER, Killed()),

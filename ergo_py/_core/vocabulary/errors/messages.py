@@ -33,16 +33,25 @@ class SendError(ErgoError):
 
 
 class MailboxFullError(SendError):
-    """The receiver's mailbox is full and its overflow rule is to refuse messages."""
+    """The receiver's mailbox is full and its overflow rule is to refuse messages; or the receiver
+    is an actor in which as many calls wait as its ``option`` allows.
+    """
 
-    def __init__(self, target: object, message: object, limit: int) -> None:
+    option: str = "mailbox_size"
+    """The option that sets the limit."""
+
+    def __init__(self, target: object, message: object, limit: int, option: str = option) -> None:
         super().__init__(
             f"the mailbox of {target!r} holds its mailbox_size={limit} messages; "
-            "send later, use `await send_wait(...)`, or spawn the receiver with another overflow",
+            "send later, use `await send_wait(...)`, or spawn the receiver with another overflow"
+            if option == "mailbox_size"
+            else f"{limit} calls wait for {target!r}, as many as its {option}={limit} allows; call "
+            f"later, or give it a larger {option}=",
             target,
             message,
         )
         self.limit = limit
+        self.option = option
 
 
 class CallError(ErgoError):
