@@ -367,6 +367,7 @@ def pipelines(link: Link, options: Options) -> None:
             each["name"] or each["pid"],
             f"{each['rate']:.1f}",
             f"{each['open']}/{each['most']}",
+            each["waiting"] or "-",
             duration(each["delay"]),
             each["taken"],
             each["retried"] or "-",
@@ -377,7 +378,7 @@ def pipelines(link: Link, options: Options) -> None:
         for each in answer
     ]
     if rows:
-        figures = "RATE OPEN DELAY TAKEN RETRIED FAILED REDELIVERED"
+        figures = "RATE OPEN WAITING DELAY TAKEN RETRIED FAILED REDELIVERED"
         say_table(table(f"PIPELINE {figures} INSIDE", rows, right=figures))
     else:
         say(f"{link.node} has no pipelines")

@@ -389,6 +389,15 @@ METRICS: Final = (
         "ergo.pipeline.open",
     ),
     Metric(
+        "ergo_pipeline_waiting",
+        "gauge",
+        "Calls to a pipeline that wait beyond its bound.",
+        "",
+        _by_pipeline(lambda figures: figures.waiting),
+        ("pipeline",),
+        "ergo.pipeline.waiting",
+    ),
+    Metric(
         "ergo_pipeline_items",
         "counter",
         "Items of a pipeline since its start: taken, acknowledged, failed, redelivered, retried.",

@@ -136,6 +136,7 @@ async def test_metrics_have_the_counters_of_each_pipeline() -> None:
     assert samples.pop(("ergo_pipeline_delay_seconds", None)) is not None
     assert samples == {
         ("ergo_pipeline_open", None): 0,
+        ("ergo_pipeline_waiting", None): 0,
         ("ergo_pipeline_items", "taken"): 3,
         ("ergo_pipeline_items", "acknowledged"): 2,
         ("ergo_pipeline_items", "failed"): 1,

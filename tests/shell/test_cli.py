@@ -302,11 +302,11 @@ def test_pipelines_are_listed_with_the_cause_of_a_lost_source(node: OwnedNode, e
     node.run(start)
 
     heads, *rows, cause = ergo("pipelines", "demo")[1].splitlines()
-    figures = ["RATE", "OPEN", "DELAY", "TAKEN", "RETRIED", "FAILED", "REDELIVERED"]
+    figures = ["RATE", "OPEN", "WAITING", "DELAY", "TAKEN", "RETRIED", "FAILED", "REDELIVERED"]
     assert heads.split() == ["PIPELINE", *figures, "INSIDE"]
     assert sorted(row.split() for row in rows) == [
-        ["broken", "0.0", "0/7", "0µs", "0", "-", "-", "-", "ToActor=0", "poison=0"],
-        ["jobs", "0.0", "0/5", "0µs", "0", "-", "-", "-", "Sink=0"],
+        ["broken", "0.0", "0/7", "-", "0µs", "0", "-", "-", "-", "ToActor=0", "poison=0"],
+        ["jobs", "0.0", "0/5", "-", "0µs", "0", "-", "-", "-", "Sink=0"],
     ]
     assert cause == f"the source of broken is lost: {NO_BROKER}"
     assert {each["name"] for each in json.loads(ergo("pipelines", "--json")[1])} == {*NAMES}

@@ -1,4 +1,4 @@
-// Pipelines: items on their way from a source to a sink, and the steps where they are.
+// Pipelines: items on their way to a sink, and the steps where they are.
 
 import { empty, h, put } from "./dom.js";
 import { bar, card, Tiles } from "./cells.js";
@@ -8,12 +8,12 @@ import { plainTable } from "./table.js";
 
 export class Pipelines extends Record {
 	constructor(page) {
-		super(page, "pipelines", "Pipelines", "Items of brokers, from take to acknowledgement.");
+		super(page, "pipelines", "Pipelines", "Items and calls, until they are acknowledged.");
 		this.tiles = new Tiles({ rate: "Items a second", open: "Open", delay: "Longest delay", retried: "Retries", failed: "Given up", redelivered: "Delivered again" });
 	}
 
 	show({ pipelines }) {
-		if (!pipelines.length) return put(this.body, empty("No pipeline", "This node takes items from no broker."));
+		if (!pipelines.length) return put(this.body, empty("No pipeline", "This node has none."));
 		const sum = (name) => pipelines.reduce((all, one) => all + one[name], 0);
 		const failed = sum("failed"), lost = pipelines.filter((one) => one.lost);
 		const name = (one) => this.page.linkTo(one.pid, one.name || `Pipeline ${one.pid}`);
@@ -28,7 +28,7 @@ export class Pipelines extends Record {
 			this.body,
 			lost.map((one) => h("div.alarm-box", h("strong", "Lost: "), "the source of ", name(one), `. ${one.lost}`)),
 			this.tiles.element,
-			card("Pipelines", plainTable("Pipelines", ["Pipeline", "A second", "Open", "Delay", "Retries", "Given up", "Again"], pipelines.map((one) => [name(one), rate(one.rate), [bar(one.open / one.most), `${count(one.open)} of ${count(one.most)}`], duration(one.delay), count(one.retried), bad(one.failed), count(one.redelivered)]), [1, 2, 3, 4, 5, 6])),
+			card("Pipelines", plainTable("Pipelines", ["Pipeline", "A second", "Open", "Waiting", "Delay", "Retries", "Given up", "Again"], pipelines.map((one) => [name(one), rate(one.rate), [bar(one.open / one.most), `${count(one.open)} of ${count(one.most)}`], count(one.waiting), duration(one.delay), count(one.retried), bad(one.failed), count(one.redelivered)]), [1, 2, 3, 4, 5, 6, 7])),
 			card("Steps", plainTable("Steps", ["Pipeline", "Step", "Threads", "Items inside", "Retries"], pipelines.flatMap((one) => one.steps.map((step) => [name(one), step.name, count(step.threads), count(step.inside), count(step.retried)])), [2, 3, 4])),
 		);
 	}

@@ -7,6 +7,7 @@ __all__ = ["BEGIN", "CODE", "Activity"]
 BEGIN = 1_794_825_000.0
 """The moment at which every scene begins."""
 CODE = "shop/store.py:41 in save"
+LOST = "OSError: <b>refused</b>"
 TRACEBACK = """Traceback (most recent call last):
   File "shop/billing.py", line 88, in handle_call
     return self.charge(order)
@@ -244,11 +245,11 @@ class Activity:
             return {"pipelines": []}
         names = [
             *("pid", "name", "open", "most", "taken", "acknowledged", "failed", "redelivered"),
-            *("retried", "delay", "rate", "lost"),
+            *("retried", "delay", "rate", "lost", "waiting"),
         ]
         rows = [
-            (14, "orders", 412, 2000, 981_204, 980_792, 0, 12, 3, 0.031, 1204.5, ""),
-            (15, "invoices", 500, 500, 7_310, 6_810, 4, 0, 61, 4.2, 0.3, "OSError: <b>refused</b>"),
+            (14, "orders", 412, 2000, 981_204, 980_792, 0, 12, 3, 0.031, 1204.5, "", 0),
+            (15, "invoices", 500, 500, 7_310, 6_810, 4, 0, 61, 4.2, 0.3, LOST, 73),
         ]
         steps = [("Parse", 4, 12, 3), ("Insert", 1, 388, 58), ("poison", 1, 0, 0)]
         listed = [
