@@ -22,6 +22,9 @@ class CAN(DeviceBridge):
         channel: the name of the bus, such as ``can0``.
         settings: further settings of ``can.Bus``, such as ``{"bitrate": 500_000}``.
         options: those of `DeviceBridge`.
+
+    Raises:
+        BadInputError: python-can has no such interface, or the bus has no name.
     """
 
     kind = "can"
@@ -37,6 +40,11 @@ class CAN(DeviceBridge):
         **options: Unpack[DeviceKeywords],
     ) -> None:
         super().__init__(**options)
+        if interface not in can.VALID_INTERFACES:
+            # It would be lost again and again: python-can says so when it opens the bus.
+            raise BadInputError("CAN(interface)", interface, ", ".join(can.VALID_INTERFACES))
+        if not isinstance(channel, str | int) or channel == "":
+            raise BadInputError("CAN(channel)", channel, 'the name of a bus, such as "can0"')
         self._settings = {"interface": interface, "channel": channel, **(settings or {})}
 
     def open(self) -> None:

@@ -12,7 +12,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
-from ..meta.mqtt_address import KEEP_ALIVE, MQTTAddress, check_topic
+from ..meta.checks import check_topic
+from ..meta.mqtt_address import KEEP_ALIVE, MQTTAddress
 from .bridge import DeviceBridge, DeviceKeywords
 
 __all__ = ["MQTTTopics"]

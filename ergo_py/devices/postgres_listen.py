@@ -3,21 +3,17 @@
 import os
 import select
 from collections import deque
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, ClassVar, Unpack
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
-from ..meta.checks import check_conninfo
+from ..meta.checks import DATABASE_LIMITS, check_conninfo, check_name
 from .bridge import DeviceBridge, DeviceKeywords
 
 __all__ = ["PostgresListen"]
-
-# A dead server is noticed, although nothing is sent to it.
-_LIMITS: Final = "connect_timeout=5 keepalives_idle=5 keepalives_interval=5 tcp_user_timeout=20000"
 
 
 class PostgresListen(DeviceBridge):
@@ -32,7 +28,7 @@ class PostgresListen(DeviceBridge):
         options: those of `DeviceBridge`.
 
     Raises:
-        BadInputError: the address cannot be read.
+        BadInputError: the address cannot be read, or a channel has no name of 1 to 63 bytes.
     """
 
     kind = "postgres"
@@ -40,14 +36,17 @@ class PostgresListen(DeviceBridge):
 
     def __init__(self, conninfo: str, *channels: str, **options: Unpack[DeviceKeywords]) -> None:
         super().__init__(**options)
-        self._conninfo = check_conninfo("PostgresListen(conninfo)", conninfo)
+        self._conninfo = check_conninfo("PostgresListen(conninfo)", conninfo, DATABASE_LIMITS)
+        for channel in channels:
+            # The server would cut off a longer name.
+            wish = "the names of channels, of 1 to 63 bytes"
+            check_name("PostgresListen(channels)", channel, rb"[^\0]{1,63}", wish)
         self._channels = channels
 
     def open(self) -> None:
         """Connect, and listen."""
         self._heard: deque[psycopg.Notify] = deque()
-        conninfo = make_conninfo(self._conninfo, **conninfo_to_dict(_LIMITS))
-        self._session: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
+        self._session: psycopg.Connection[Any] = psycopg.connect(self._conninfo, autocommit=True)
         try:
             for channel in self._channels:
                 self._session.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))

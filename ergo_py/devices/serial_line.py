@@ -1,12 +1,14 @@
 """`Serial`: a serial line, with pyserial."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Unpack
 
 import serial
 
 from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .bridge import DeviceBridge, DeviceKeywords
 
@@ -22,6 +24,9 @@ class Serial(DeviceBridge):
         baudrate: the speed.
         settings: further settings of ``serial.Serial``, such as ``{"parity": "E"}``.
         options: those of `DeviceBridge`.
+
+    Raises:
+        BadInputError: the port is empty, or pyserial knows no such URL.
     """
 
     kind = "serial"
@@ -36,8 +41,10 @@ class Serial(DeviceBridge):
         **options: Unpack[DeviceKeywords],
     ) -> None:
         super().__init__(**options)
-        if not isinstance(port, str):
-            raise BadInputError("port", port, "the path of a serial device, or a URL")
+        if not isinstance(port, str) or not port or not _knows(port.partition("://")):
+            wish = "the path of a serial device, or a URL of pyserial such as socket://host:4001"
+            raise BadInputError("Serial(port)", port, wish)
+        check_number("Serial(baudrate)", baudrate, least=1, whole=True)
         # A port behind a URL cannot be woken: let each read end soon.
         timeout = 0.5 if "://" in port else None
         self._settings = {"url": port, "baudrate": baudrate, "timeout": timeout, **settings}
@@ -67,6 +74,15 @@ class Serial(DeviceBridge):
     def close(self) -> None:
         """Close the line."""
         self._line.close()
+
+
+def _knows(url: tuple[str, str, str]) -> bool:
+    """Whether pyserial has a module for this kind of URL; a path is none."""
+    kind = f"protocol_{url[0].lower()}"
+    places = serial.protocol_handler_packages
+    return not url[1] or (
+        kind.isidentifier() and any(find_spec(f"{place}.{kind}") for place in places)
+    )
 
 
 show_public_names(__name__)

@@ -21,6 +21,9 @@ class ZMQ(DeviceBridge):
         socket: the type, such as ``zmq.SUB``.
         setup: called with each new socket, to bind, connect and subscribe it.
         options: those of `DeviceBridge`.
+
+    Raises:
+        BadInputError: ZeroMQ has no such type, or ``setup`` is no function.
     """
 
     kind = "zmq"
@@ -30,6 +33,11 @@ class ZMQ(DeviceBridge):
         self, socket: int, setup: Callable[[Any], object], **options: Unpack[DeviceKeywords]
     ) -> None:
         super().__init__(**options)
+        if socket not in [*zmq.SocketType]:
+            raise BadInputError("ZMQ(socket)", socket, "a type of sockets, such as zmq.SUB")
+        if not callable(setup):
+            example = 'lambda socket: socket.connect("tcp://localhost:5555")'
+            raise BadInputError("ZMQ(setup)", setup, f"a function, such as {example}")
         self._type, self._setup = socket, setup
 
     def open(self) -> None:

@@ -10,11 +10,30 @@ from urllib.parse import urlsplit
 
 from .._core.vocabulary.errors import BadInputError
 
-__all__ = ["check_bytes", "check_conninfo", "check_text", "check_url", "host_of", "setters"]
+__all__ = [
+    "DATABASE_LIMITS",
+    "check_bytes",
+    "check_conninfo",
+    "check_hosts",
+    "check_name",
+    "check_text",
+    "check_topic",
+    "check_url",
+    "check_urls",
+    "host_of",
+    "setters",
+]
+
+DATABASE_LIMITS: Final = (
+    "connect_timeout=5 keepalives_idle=5 keepalives_interval=5 tcp_user_timeout=20000"
+)
+"""Settings by which a session of PostgreSQL notices a dead server, also if it sends nothing."""
 
 _OPTIONS: Final = re.compile(r"\w+=[^&=]*(&\w+=[^&=]*)*")
 """The options of an address. A password that holds a question mark hardly looks like them."""
 _QUOTED: Final = "write signs of a password as %2F, which is a slash"
+_HOST: Final = r"((plaintext|ssl|sasl_plaintext|sasl_ssl)://)?([\w.-]+|\[[\da-f:.]+\])(:\d+)?"
+_HOSTS: Final = re.compile(rf"{_HOST}(\s*,\s*{_HOST})*", re.ASCII | re.IGNORECASE)
 
 
 def setters(message: type) -> tuple[Callable[[object, object], None], ...]:
@@ -61,8 +80,86 @@ def check_url(what: str, url: str, *schemes: str) -> str:
             return url
     except ValueError:  # it quotes a part of the password
         pass
-    shown = url.rpartition("@")[2] if "@" in url else url.partition(":")[0]
-    raise BadInputError(what, shown, f"{allowed}; {_QUOTED}")
+    raise BadInputError(what, _without_login(url), f"{allowed}; {_QUOTED}")
+
+
+def check_urls(what: str, urls: str | list[str], *schemes: str) -> list[str]:
+    """Return the addresses of one or more servers. Those without a scheme get the first of these.
+
+    Raises:
+        BadInputError: there is none, or one of them has another scheme or no host.
+    """
+    given = [urls] if isinstance(urls, str) else urls
+    if not isinstance(given, list) or not given:
+        raise BadInputError(what, given, f"{schemes[0]}://host, or a list of such addresses")
+    found: list[str] = []
+    for url in given:
+        is_bare = isinstance(url, str) and "://" not in url
+        checked = check_url(what, f"{schemes[0]}://{url}" if is_bare else url, *schemes)
+        if not urlsplit(checked).hostname:
+            raise BadInputError(what, checked, f"{schemes[0]}://host, with a host")
+        found.append(checked)
+    return found
+
+
+def _without_login(address: str) -> str:
+    return address.rpartition("@")[2] if "@" in address else address.partition(":")[0]
+
+
+def check_hosts(what: str, servers: str) -> str:
+    """Return the addresses of servers, which are hosts with their ports, and commas between them.
+
+    Raises:
+        BadInputError: there is none, or they are not written so.
+    """
+    is_text = isinstance(servers, str)
+    if not is_text or not _HOSTS.fullmatch(servers):
+        given = _without_login(servers) if is_text else servers
+        raise BadInputError(what, given, 'hosts, such as "kafka1:9092,kafka2:9092"')
+    return servers
+
+
+def check_name(what: str, name: str, allowed: bytes, wish: str) -> str:
+    """Return a name at a broker or a server.
+
+    Raises:
+        BadInputError: its bytes do not match the pattern ``allowed``.
+    """
+    try:
+        is_right = re.fullmatch(allowed, name.encode(), re.DOTALL) is not None
+    except (AttributeError, UnicodeEncodeError):  # no text, or half of a pair
+        is_right = False
+    if not is_right:
+        raise BadInputError(what, name, wish)
+    return name
+
+
+def check_topic(what: str, topic: str, signs: str = "/+#") -> str:
+    """Return a topic of MQTT, a subject of NATS, or the pattern of several of them.
+
+    Args:
+        what: the name of the argument.
+        topic: the topic.
+        signs: the sign between two levels, the wildcard for a level, and the wildcard for all
+            further levels.
+
+    Raises:
+        BadInputError: it is empty, has the sign NUL, a wildcard beside other signs, or the last
+            wildcard before its end. A subject has no empty level and no space, either.
+    """
+    between, one, rest = signs[0], signs[1], signs[2]
+    is_text = isinstance(topic, str) and topic != "" and "\0" not in topic
+    levels = topic.split(between) if is_text else []
+    wild = {level for level in levels if {one, rest} & {*level}}
+    is_right = bool(levels) and wild <= {one, rest} and rest not in levels[:-1]
+    if between == ".":
+        is_right &= all(level and not any(map(str.isspace, level)) for level in levels)
+    if not is_right:
+        like = [between.join(("hall", level)) for level in ("lamp", one, rest)]
+        kind = "subject" if between == "." else "topic"
+        wish = f'a {kind} such as "{like[0]}", "{like[1]}" or "{like[2]}"'
+        raise BadInputError(what, topic, wish)
+    return topic
 
 
 def host_of(url: str | list[str]) -> str:

@@ -7,29 +7,13 @@ from paho.mqtt.client import Client, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 
-from .._core.vocabulary.errors import BadInputError
 from .checks import check_url
 
-__all__ = ["KEEP_ALIVE", "MQTTAddress", "check_topic"]
+__all__ = ["KEEP_ALIVE", "MQTTAddress"]
 
 KEEP_ALIVE: Final = 15
 """Seconds after which paho pings; after as many without an answer, the connection is lost."""
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
-
-
-def check_topic(what: str, topic: str) -> str:
-    """Return a topic, or the filter of several topics.
-
-    Raises:
-        BadInputError: it is empty, has the sign NUL, a wildcard beside other signs, or ``#`` before
-            its end.
-    """
-    is_text = isinstance(topic, str) and topic != "" and "\0" not in topic
-    levels = topic.split("/") if is_text else []
-    wild = [level for level in levels if {*"+#"} & {*level}]
-    if not levels or not {*wild} <= {"+", "#"} or "#" in levels[:-1]:
-        raise BadInputError(what, topic, 'a topic such as "hall/lamp", "hall/+" or "hall/#"')
-    return topic
 
 
 class MQTTAddress:

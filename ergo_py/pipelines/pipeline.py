@@ -292,7 +292,9 @@ def _check_steps(source: object, steps: Sequence[object], poison: object) -> Non
             raise BadInputError("Pipeline(…)", step, f"an object of a subclass of {part}")
         if isinstance(step, Sink) and step is not steps[-1]:
             raise BadInputError("Pipeline(…)", step, "stages before the sink, which comes last")
-    for step in (*steps, poison):
+    for step in (source, *steps, poison):
+        if isinstance(step, Source):
+            step.check_use(is_source=step is source)
         if isinstance(step, Step):
             check_number(f"{type(step).__qualname__}.stuck_after", step.stuck_after, least=0.001)
 

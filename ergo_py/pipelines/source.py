@@ -84,6 +84,11 @@ class Source:
         sleep(seconds)  # outside of a pipeline
         return True
 
+    def check_use(self, *, is_source: bool) -> None:
+        """Called when a pipeline is made, also for a source that is its sink or ``poison``: raise
+        `BadInputError` if it cannot be that. By default it can.
+        """
+
     def work_with(self, pause: Callable[[float], bool], most_unacknowledged: int) -> None:
         """Called by the pipeline: pause by this function, and have this bound."""
         self._pause, self.most_unacknowledged = pause, most_unacknowledged

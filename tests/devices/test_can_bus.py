@@ -78,3 +78,10 @@ async def test_a_can_bus_takes_messages_of_its_library_only() -> None:
         await owned.until(DeviceOpened)
         with pytest.raises(BadInputError, match=r"can\.Message"):
             await owned.node.call(device, DeviceSend(b"bytes"))
+
+
+def test_a_can_bus_that_python_can_does_not_know_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"CAN\(interface\): got 'carrier pigeon'.*socketcan"):
+        CAN("carrier pigeon", "can0")
+    with pytest.raises(BadInputError, match=r"CAN\(channel\).*can0"):
+        CAN("virtual", "")

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,3 +108,10 @@ def test_the_system_notices_a_server_that_is_dead(monkeypatch: pytest.MonkeyPatc
 def test_a_notification_needs_a_channel_and_a_text(data: object) -> None:
     with pytest.raises(BadInputError, match="a channel and a text"):
         PostgresListen("", "frames").write(data)
+
+
+@pytest.mark.parametrize("channel", ["", "a\0b", "x" * 64, "\u00e9" * 32, 5, "\ud800"])
+def test_a_channel_without_a_name_that_postgres_keeps_is_refused(channel: Any) -> None:
+    PostgresListen("", "x" * 63, "a b.c")
+    with pytest.raises(BadInputError, match=r"PostgresListen\(channels\).*1 to 63 bytes"):
+        PostgresListen("", "prices", channel)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -98,10 +99,21 @@ async def test_a_stuck_write_to_a_line_is_interrupted(cable: Cable, clock: Movab
     assert len(failed) == 1
 
 
+@pytest.mark.parametrize("port", ["", 7, "http://line", "a.b://line", "://line"])
+def test_a_line_that_pyserial_cannot_open_is_refused(port: Any) -> None:
+    with pytest.raises(BadInputError, match=r"Serial\(port\).*path of a serial device, or a URL"):
+        Serial(port)
+
+
+@pytest.mark.parametrize("port", ["/dev/ttyUSB0", "COM3", "socket://host:1", "RFC2217://host:1"])
+def test_a_line_may_be_a_path_or_a_url_of_pyserial(port: str) -> None:
+    Serial(port)
+    with pytest.raises(BadInputError, match=r"Serial\(baudrate\)"):
+        Serial(port, 0)
+
+
 async def test_a_line_takes_bytes_only(cable: Cable) -> None:
     cable.plug()
-    with pytest.raises(BadInputError, match="path"):
-        Serial(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     async with owning() as owned:
         device = await owned.spawn(cable.bridge(reopen=AT_ONCE, stuck_after=60.0))
         await owned.until(DeviceOpened)

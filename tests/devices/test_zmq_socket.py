@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,3 +112,11 @@ async def test_a_publisher_reaches_a_subscriber(short_path: Path) -> None:
             if (await owned.node.inspect_meta(subscriber))["frames_in"] != "0":
                 heard.append((await owned.next()).data)
         assert heard == [[b"a: yes"]]
+
+
+def test_a_socket_of_no_type_or_without_a_function_is_refused() -> None:
+    given: Any = 4711
+    with pytest.raises(BadInputError, match=r"ZMQ\(socket\): got 4711.*zmq\.SUB"):
+        ZMQ(given, lambda _: None)
+    with pytest.raises(BadInputError, match=r"ZMQ\(setup\): got 4711.*a function"):
+        ZMQ(zmq.SUB, given)

@@ -1,7 +1,7 @@
 """`AMQP`: a queue of RabbitMQ, or of another broker of AMQP 0-9-1, as a source and as a sink."""
 
 from functools import partial
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
@@ -9,7 +9,6 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 from pika.spec import Basic, BasicProperties
 
 from ..._core.vocabulary.public_names import show_public_names
-from ...meta.checks import check_url, host_of
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened
 
@@ -42,10 +41,11 @@ class AMQP(Broker[pika.BlockingConnection, int]):
         BadInputError: an argument has a wrong type or value.
     """
 
+    names: ClassVar[tuple[bytes, str]] = (rb".{1,255}", "a name of 1 to 255 bytes")
+
     def __init__(self, url: str, queue: str, **options: Unpack[BatchKeywords]) -> None:
         super().__init__(**options)
-        self._url, self._queue = check_url("AMQP(url)", url, "amqp", "amqps"), queue
-        self.where = host_of(url)
+        self._url, [self._queue] = self.at(url, "amqp", "amqps"), self.named(queue=queue)
         self._consumer: BlockingChannel | None = None
         self._publisher: BlockingChannel | None = None
 

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.text import shown
+from ...meta.checks import check_hosts, check_name, check_url, host_of
 from ..item import Item
 from ..source import Source
 from ..steps import Sink
@@ -79,6 +80,15 @@ class Broker(Source, Sink, Generic[L, P]):
     items that the library has delivered and ``take`` has not returned, and the *place* of each item
     until its acknowledgement: whatever the library needs to acknowledge the item.
     """
+
+    names: ClassVar[tuple[bytes, str]] = (rb"[^\0]+", "a name of one or more signs, without NUL")
+    """The names that the broker takes: a pattern of their bytes, and in words."""
+
+    source_option: tuple[str, str] | None = None
+    """The option that a source needs and a sink must not have, and its value."""
+
+    sink_option: tuple[str, str, str] | None = None
+    """The option that has wildcards for a source only, its value, and the signs of wildcards."""
 
     places_last: ClassVar[bool] = False
     """Whether a place is good after a reconnection. The base does not take its item again then.
@@ -170,6 +180,7 @@ class Broker(Source, Sink, Generic[L, P]):
 
     def _begin(self) -> None:
         if not self._is_taking:
+            self.check_use(is_source=True)
             self.begin_to_take()
             self._is_taking = True
 
@@ -243,15 +254,47 @@ class Broker(Source, Sink, Generic[L, P]):
         self._due = monotonic() + seconds
         return True
 
-    def check_source(self, option: str, name: str) -> None:
-        """Check that a source has its name at the broker.
+    def at(self, url: str, *schemes: str) -> str:
+        """Check the address of the broker, and note where it is. Without schemes, these are hosts
+        with their ports. Returns the address.
 
         Raises:
-            BadInputError: the option is empty.
+            BadInputError: it is no such address.
         """
-        if not name:
-            shown = f"{type(self).__name__}({option}=…)"
-            raise BadInputError(shown, name, f"the name of a {option}, for a source")
+        kind = type(self).__name__
+        if not schemes:
+            self.where = check_hosts(f"{kind}(servers)", url)
+        else:
+            self.where = host_of(check_url(f"{kind}(url)", url, *schemes))
+        return url
+
+    def named(self, **given: str) -> list[str]:
+        """Check names, given by their options. Returns the names.
+
+        Raises:
+            BadInputError: the broker would refuse a name.
+        """
+        kind = type(self).__name__
+        found = given.items()
+        return [check_name(f"{kind}({option})", name, *self.names) for option, name in found]
+
+    def check_use(self, *, is_source: bool) -> None:
+        """Check that it has the options of a source, or of a sink.
+
+        Raises:
+            BadInputError: an option is missing, or is for the other of the two.
+        """
+        kind = type(self).__name__
+        if self.source_option is not None:
+            option, value = self.source_option
+            if bool(value) != is_source:
+                wish = f"the name of a {option}, for a source" if is_source else "none, for a sink"
+                raise BadInputError(f"{kind}({option}=…)", value, wish)
+        if self.sink_option is not None and not is_source:
+            option, value, wildcards = self.sink_option
+            if {*wildcards} & {*value}:
+                wish = f"a {option} without wildcards, for a sink"
+                raise BadInputError(f"{kind}({option})", value, wish)
 
     def error_of(self, item: Item) -> str | None:
         """The text of the error for which the item was given up."""

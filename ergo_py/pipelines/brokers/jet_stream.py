@@ -1,22 +1,17 @@
 """`JetStream`: a stream of a NATS server with JetStream, as a source and as a sink."""
 
-from typing import Any, Final, Unpack
+from typing import Any, ClassVar, Unpack
 
 from nats.aio.msg import Msg
-from nats.js.api import ConsumerConfig
-from nats.js.errors import NotFoundError
 
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
-from ...meta.checks import host_of
+from ...meta.checks import check_topic, check_urls, host_of
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened, key_of
 from .nats_client import NatsClient
 
 __all__ = ["JetStream"]
-
-_NO_LIMIT: Final = -1
-"""The pipeline has the bound."""
 
 
 class JetStream(Broker[NatsClient, str]):
@@ -46,6 +41,7 @@ class JetStream(Broker[NatsClient, str]):
     """
 
     places_last = True
+    names: ClassVar = (rb"[^\s.*>/\\\0]{1,255}", r"1 to 255 bytes, without spaces and \ / . * >")
 
     def __init__(
         self,
@@ -60,9 +56,11 @@ class JetStream(Broker[NatsClient, str]):
     ) -> None:
         super().__init__(**options)
         check_number("ack_wait", ack_wait, least=1.0)
-        self._servers, self._credentials, self._ack_wait = servers, credentials, ack_wait
-        self._stream, self._subject, self._consumer = stream, subject or stream, consumer
-        self._highest, self.where = 0, host_of(servers)
+        self._servers = check_urls("JetStream(servers)", servers, "nats", "tls", "ws", "wss")
+        self._credentials, self._ack_wait, self.where = credentials, ack_wait, host_of(servers)
+        self._stream, self._consumer = self.named(stream=stream, consumer=consumer)
+        self._subject = check_topic("JetStream(subject)", subject or stream, ".*>")
+        self.sink_option, self._highest = ("subject", self._subject, "*>"), 0
 
     def connect(self) -> Opened[NatsClient]:
         """Connect."""
@@ -71,29 +69,20 @@ class JetStream(Broker[NatsClient, str]):
 
     def prepare(self) -> None:
         """Connect, and make the stream."""
-        run, streams = self.link.run, self.link.context
-        run(self.link.connect(self._servers, self._credentials))
-        try:
-            run(streams.stream_info(self._stream))
-        except NotFoundError:
-            run(streams.add_stream(name=self._stream, subjects=[self._subject]))
+        self.link.run(self.link.connect(self._servers, self._credentials))
+        self.link.run(self.link.make_stream(self._stream, self._subject))
 
     def begin_to_take(self) -> None:
         """Make the consumer, and let items come."""
-        run, streams = self.link.run, self.link.context
-        try:
-            known = run(streams.consumer_info(self._stream, self._consumer))
-        except NotFoundError:
-            wishes = ConsumerConfig(ack_wait=self._ack_wait, filter_subject=self._subject)
-            wishes = wishes.evolve(durable_name=self._consumer, max_ack_pending=_NO_LIMIT)
-            known = run(streams.add_consumer(self._stream, wishes))
+        wishes = (self._stream, self._consumer, self._subject, self._ack_wait)
+        known = self.link.run(self.link.make_consumer(*wishes))
         self._ack_wait = known.config.ack_wait or self._ack_wait
         # A killed server may have forgotten the last deliveries. It does not answer to their
         # acknowledgements, and delivers the items again.
         sure = 0 if known.delivered is None else known.delivered.stream_seq
         held = {number: self.held[number] for number in self.held if number <= sure}
         self.held: dict[Any, str] = held
-        run(self.link.listen())
+        self.link.run(self.link.listen())
 
     def receive(self, most: int, seconds: float = 0.0) -> None:
         """Find the items that the server has."""

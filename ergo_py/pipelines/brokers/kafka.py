@@ -1,6 +1,6 @@
 """`Kafka`: a topic of Kafka, as a source and as a sink."""
 
-from typing import Final, TypeAlias, Unpack
+from typing import ClassVar, Final, TypeAlias, Unpack
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -38,6 +38,8 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
         BadInputError: an argument has a wrong type or value.
     """
 
+    names: ClassVar = (rb"[\w.-]{1,249}", "a name of 1 to 249 letters, digits and signs of . _ -")
+
     def __init__(
         self,
         servers: str,
@@ -48,9 +50,10 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
         **options: Unpack[BatchKeywords],
     ) -> None:
         super().__init__(**options)
-        self._topic, self._group, self.where, more = topic, group, servers, settings or {}
+        [self._topic], self._group = self.named(topic=topic), group
+        self.source_option, more = ("group", group), settings or {}
         # librdkafka would write each failed connection to standard error: the pipeline logs them.
-        self._settings: Settings = {"bootstrap.servers": servers, "log_level": 2, **more}
+        self._settings: Settings = {"bootstrap.servers": self.at(servers), "log_level": 2, **more}
 
     def connect(self) -> Opened[Consumer | Producer]:
         """Make the client, which connects by itself."""
@@ -80,10 +83,6 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
         for table in (self._seen, self._next, self.found, self.held):
             table.clear()
 
-    def begin_to_take(self) -> None:
-        """Check that there is a group."""
-        self.check_source("group", self._group)
-
     def receive(self, most: int, seconds: float = 0.0) -> None:
         """Find the next items, and note in the group that they were taken."""
         for message in self._consumer.consume(most, seconds):
@@ -101,8 +100,8 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
         offsets: list[TopicPartition] = []
         for number, after in self._next.items():
             first = min((offset for home, offset in left if home == number), default=after)
-            end = str(max(after, self._seen[number]))
-            offsets.append(TopicPartition(self._topic, number, first, end))
+            end = max(after, self._seen[number])
+            offsets.append(TopicPartition(self._topic, number, first, str(end)))
         self._consumer.commit(offsets=offsets, asynchronous=False)
 
     def fail(self, items: list[Item], error: Exception) -> None:

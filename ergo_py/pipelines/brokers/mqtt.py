@@ -8,8 +8,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from ..._core.vocabulary.public_names import show_public_names
-from ...meta.checks import host_of
-from ...meta.mqtt_address import MQTTAddress, check_topic
+from ...meta.checks import check_topic, host_of
+from ...meta.mqtt_address import MQTTAddress
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened, decoded
 
@@ -51,7 +51,8 @@ class MQTT(Broker[Client, tuple[int, int]]):
         super().__init__(**options)
         self._address = MQTTAddress("MQTT(url)", url)
         self._topic = check_topic("MQTT(topic)", topic)
-        self._session, self.where = session, host_of(url)
+        self._session, self.where = session and self.named(session=session)[0], host_of(url)
+        self.source_option, self.sink_option = ("session", session), ("topic", topic, "+#")
 
     def connect(self) -> Opened[Client]:
         """Connect, without waiting for the answer of the broker. paho starts no thread."""
@@ -90,10 +91,6 @@ class MQTT(Broker[Client, tuple[int, int]]):
     def _find(self, client: Client, _: object, message: MQTTMessage) -> None:
         topic = decoded(lambda: message.topic)
         self.find(message.payload, topic, (message.mid, message.qos), message.dup)
-
-    def begin_to_take(self) -> None:
-        """Check that there is a session."""
-        self.check_source("session", self._session)
 
     def receive(self, most: int, seconds: float = 0.0) -> None:
         """Read the packets that have come, the answers to pings among them; write, and ping."""

@@ -7,6 +7,8 @@ from typing import Final, TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig, ConsumerInfo
+from nats.js.errors import NotFoundError
 
 __all__ = ["NatsClient"]
 
@@ -14,6 +16,8 @@ _ANSWER: Final = 10.0
 """Seconds for an answer of the server."""
 _ENDS: Final = ("404", "408")
 """The server ends a request by these if it has no more items, or if the time is over."""
+_NO_LIMIT: Final = -1
+"""The pipeline has the bound."""
 
 T = TypeVar("T")
 
@@ -40,7 +44,7 @@ class NatsClient:
         """Run a coroutine, for these seconds and those of an answer at most."""
         return self._runner.run(asyncio.wait_for(work, seconds + _ANSWER))
 
-    async def connect(self, servers: str | list[str], credentials: str | None) -> None:
+    async def connect(self, servers: list[str], credentials: str | None) -> None:
         """Connect, in a single try: the pipeline has the patience."""
         await self.client.connect(
             servers,
@@ -51,6 +55,25 @@ class NatsClient:
             error_cb=_ignore,
             closed_cb=self.note,
         )
+
+    async def make_stream(self, stream: str, subject: str) -> None:
+        """Make a stream, if it is missing."""
+        try:
+            await self.context.stream_info(stream)
+        except NotFoundError:
+            await self.context.add_stream(name=stream, subjects=[subject])
+
+    async def make_consumer(
+        self, stream: str, consumer: str, subject: str, ack_wait: float
+    ) -> ConsumerInfo:
+        """Make a durable consumer, if it is missing. Returns what the server says of it."""
+        try:
+            known: ConsumerInfo = await self.context.consumer_info(stream, consumer)
+        except NotFoundError:
+            wishes = ConsumerConfig(ack_wait=ack_wait, filter_subject=subject)
+            wishes = wishes.evolve(durable_name=consumer, max_ack_pending=_NO_LIMIT)
+            known = await self.context.add_consumer(stream, wishes)
+        return known
 
     async def listen(self) -> None:
         """Subscribe to the answers to ``pull``."""

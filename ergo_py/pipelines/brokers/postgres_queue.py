@@ -7,7 +7,7 @@ from psycopg import sql
 
 from ..._core import sources
 from ..._core.vocabulary.public_names import show_public_names
-from ...meta.checks import check_conninfo
+from ...meta.checks import DATABASE_LIMITS, check_conninfo, check_name
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened
 
@@ -36,8 +36,8 @@ _RELEASE: Final = """
 """
 _PUT: Final = "insert into {table} (queue, key, body, error) values (%s, %s, %s, %s)"
 _ACK: Final = "delete from {table} where id = any(%(ids)s)"
-# A dead server is noticed.
-_LIMITS: Final = "connect_timeout=5 keepalives_idle=5 keepalives_interval=5 tcp_user_timeout=20000"
+_TABLE: Final = (rb"[^.\0]{1,57}", "a name of 1 to 57 bytes, without a schema")
+"""The name of the index is that of the table with six more signs. The server would cut it off."""
 
 
 class PostgresQueue(Broker[Connection, int]):
@@ -68,8 +68,9 @@ class PostgresQueue(Broker[Connection, int]):
         **options: Unpack[BatchKeywords],
     ) -> None:
         super().__init__(**options)
-        self._conninfo = check_conninfo("PostgresQueue(conninfo)", conninfo, _LIMITS)
-        self._queue = queue
+        self._conninfo = check_conninfo("PostgresQueue(conninfo)", conninfo, DATABASE_LIMITS)
+        [self._queue] = self.named(queue=queue)
+        check_name("PostgresQueue(table)", table, *_TABLE)
         names = (table, f"{table}_ready", f"{table}.{queue}"[:60])
         self._table, self._index, self._channel = map(sql.Identifier, names)
         self._me: int | None = None
@@ -82,7 +83,7 @@ class PostgresQueue(Broker[Connection, int]):
 
     def prepare(self) -> None:
         """Make the table."""
-        self.link.execute(self._statement(_SCHEMA))
+        self.link.execute(self._sql(_SCHEMA))
 
     def begin_to_take(self) -> None:
         """Take the lock of this source, and listen."""
@@ -117,14 +118,13 @@ class PostgresQueue(Broker[Connection, int]):
         """Put items, in a transaction, and wake the sources."""
         rows = [(self._queue, item.key, item.body, self.error_of(item)) for item in items]
         with self.link.transaction(), self.link.cursor() as cursor:
-            cursor.executemany(self._statement(_PUT), rows)
+            cursor.executemany(self._sql(_PUT), rows)
             cursor.execute(sql.SQL("notify {}").format(self._channel))
 
     def _execute(self, text: LiteralString, **given: object) -> psycopg.Cursor[tuple[Any, ...]]:
-        given.update(me=self._me, queue=self._queue)
-        return self.link.execute(self._statement(text), given)
+        return self.link.execute(self._sql(text), {"me": self._me, "queue": self._queue, **given})
 
-    def _statement(self, text: LiteralString) -> sql.Composed:
+    def _sql(self, text: LiteralString) -> sql.Composed:
         return sql.SQL(text).format(table=self._table, index=self._index)
 
 

@@ -7,7 +7,6 @@ from redis.typing import EncodableT, FieldT
 
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
-from ...meta.checks import check_url, host_of
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened
 
@@ -58,9 +57,10 @@ class RedisStream(Broker[redis.Redis, bytes]):
     ) -> None:
         super().__init__(**options)
         check_number("claim_after", claim_after, least=0.0)
-        self._url = check_url("RedisStream(url)", url, "redis", "rediss", "unix")
-        self._stream, self._group, self._consumer = stream, group, consumer
-        self._idle, self._keep, self.where = int(claim_after * 1000), keep, host_of(url)
+        self._url = self.at(url, "redis", "rediss", "unix")
+        names = self.named(stream=stream, group=group, consumer=consumer)
+        self._stream, self._group, self._consumer = names
+        self._idle, self._keep = int(claim_after * 1000), keep
 
     def connect(self) -> Opened[redis.Redis]:
         """Make a client, which connects at its first command."""

@@ -2,7 +2,7 @@
 
 import sqlite3
 from pathlib import Path
-from typing import Final, Unpack
+from typing import ClassVar, Final, Unpack
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
@@ -43,6 +43,7 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
     """
 
     places_last = True
+    names: ClassVar[tuple[bytes, str]] = (rb"[^/\0]{1,100}", "a name of 1 to 100 bytes, without /")
 
     def __init__(
         self, path: str | Path, queue: str = "items", **options: Unpack[BatchKeywords]
@@ -50,9 +51,8 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
         super().__init__(**options)
         if not isinstance(path, str | Path) or not str(path) or str(path) == ":memory:":
             raise BadInputError("SQLiteQueue(path)", path, 'the path of a file: "jobs.db"')
-        if not isinstance(queue, str) or not queue:
-            raise BadInputError("SQLiteQueue(queue)", queue, "the name of the queue")
-        self._path, self._queue, self.where = Path(path), queue, str(path)
+        [self._queue] = self.named(queue=queue)
+        self._path, self.where = Path(path), str(path)
         self._lock: sqlite3.Connection | None = None
         self._last = self._highest = 0
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -13,8 +14,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from ergo_py import BadInputError, devices, entities, pipelines
-from ergo_py.meta.checks import check_conninfo, check_url, host_of
-from ergo_py.pipelines import Item
+from ergo_py.meta.checks import check_conninfo, check_topic, check_url, host_of
+from ergo_py.pipelines import Item, Pipeline, Stage
 from ergo_py.pipelines.brokers.broker import Broker, Opened, header_of, key_of
 from ergo_py.pipelines.source import name_of, why
 from tests.pipelines.brokers.rigs import ODD_KEYS
@@ -73,9 +74,162 @@ def test_a_topic_that_no_broker_takes_is_refused(bridge: str, topic: Any) -> Non
 
 @pytest.mark.parametrize("topic", ["a", "/", "/a", "a/+/b", "+", "#", "a b/#", "$SYS/#"])
 def test_a_topic_may_have_wildcards(topic: str) -> None:
-    check_topic = pytest.importorskip("ergo_py.meta.mqtt_address").check_topic
-
     assert check_topic("topic", topic) == topic
+
+
+RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
+    "AMQP": ("pika", {"url": "amqp://localhost", "queue": "new jobs"}),
+    "JetStream": ("nats", {"servers": "nats://h", "stream": "jobs", "consumer": "one"}),
+    "Kafka": ("confluent_kafka", {"servers": "localhost:9092", "topic": "new.jobs_1-2"}),
+    "MQTT": ("paho", {"url": "mqtt://localhost", "topic": "jobs", "session": "all jobs"}),
+    "PostgresQueue": ("psycopg", {"conninfo": "", "queue": "new.jobs", "table": "all jobs"}),
+    "RedisStream": ("redis", {"url": "redis://h", "stream": "a b", "group": "*", "consumer": "."}),
+    "SQLiteQueue": ("sqlite3", {"path": "jobs.db", "queue": "new.jobs *"}),
+}
+"""The package of each broker, and arguments that it takes."""
+SIGNS = ["a b", "a.b", "a*", ">", "a/b", "a\\b", "a\nb", "a\tb"]
+BAD_NAMES: dict[tuple[str, str], list[str]] = {
+    ("AMQP", "queue"): ["x" * 256, "\u00e9" * 128],
+    ("JetStream", "stream"): [*SIGNS, "x" * 256],
+    ("JetStream", "consumer"): [*SIGNS, "x" * 256],
+    ("Kafka", "topic"): ["a b", "a/b", "#", "\u00e9", "x" * 250],
+    ("PostgresQueue", "queue"): ["a\0b"],
+    ("PostgresQueue", "table"): ["a\0b", "shop.items", "x" * 58],
+    **{("RedisStream", option): ["a\0b"] for option in ("stream", "group", "consumer")},
+    ("SQLiteQueue", "queue"): ["a/b", "../b", "a\0b", "x" * 101],
+}
+LONGEST = {
+    ("AMQP", "queue"): 255,
+    ("JetStream", "stream"): 255,
+    ("JetStream", "consumer"): 255,
+    ("Kafka", "topic"): 249,
+    ("PostgresQueue", "table"): 57,
+    ("SQLiteQueue", "queue"): 100,
+}
+NO_NAMES = ["", None, 5, b"jobs", "\ud800"]
+
+
+def made(broker: str, **changes: Any) -> Any:
+    package, right = RIGHT[broker]
+    pytest.importorskip(package, reason=f"needs the package {package}")
+    return getattr(pipelines, broker)(**{**right, **changes})
+
+
+@pytest.mark.parametrize("broker", RIGHT)
+def test_a_name_that_its_broker_takes_may_have_odd_signs(broker: str) -> None:
+    assert made(broker)
+
+
+@pytest.mark.parametrize("broker, option", BAD_NAMES)
+def test_a_name_that_its_broker_refuses_is_refused_at_once(broker: str, option: str) -> None:
+    for name in (*NO_NAMES, *BAD_NAMES[broker, option]):
+        with pytest.raises(BadInputError) as found:
+            made(broker, **{option: name})
+        assert (found.value.what, found.value.given) == (f"{broker}({option})", name)
+    if (longest := LONGEST.get((broker, option))) is not None:
+        assert made(broker, **{option: "x" * longest})
+
+
+@pytest.mark.parametrize(
+    "subject", ["a b", "a..b", ".a", "a.", "a*.b", "a.>b", ">.a", "a.>.b", "a\tb", "a\0b", 5]
+)
+def test_a_subject_that_no_server_of_nats_takes_is_refused(subject: Any) -> None:
+    with pytest.raises(BadInputError, match=r'JetStream\(subject\).*a subject such as "hall.lamp"'):
+        made("JetStream", subject=subject)
+
+
+@pytest.mark.parametrize("subject", ["a", "a.b", "*", ">", "a.*.b", "a.>", "*.*", "$a.b/c"])
+def test_a_subject_may_have_wildcards(subject: str) -> None:
+    assert made("JetStream", subject=subject)
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        *("http://h", "", "nats://", "nats:h", "h:port", None, [], ["nats://h", "http://h"]),
+        *(["nats://h", 5], ["nats://user:cret"], "nats://user:se/cret@host"),
+    ],
+)
+def test_servers_of_nats_that_cannot_be_read_are_refused(servers: Any) -> None:
+    with pytest.raises(BadInputError, match=r"JetStream\(servers\).*nats://host") as found:
+        made("JetStream", servers=servers)
+    assert "cret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "servers, where",
+    [
+        *(("h", "h"), ("h:4222", "h:4222"), ("tls://u:p@h", "h"), ("wss://h/path", "h")),
+        (["a:1", "nats://b"], "a:1, b"),
+    ],
+)
+def test_servers_of_nats_may_be_several_and_without_a_scheme(servers: Any, where: str) -> None:
+    assert made("JetStream", servers=servers).where == where
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        *("http://h:9092", "kafka://h", "", "h h", "h:port", "h:1,", ",", "h:1;i:1", None, 5),
+        "user:cret@h:9092",
+    ],
+)
+def test_servers_of_kafka_that_cannot_be_read_are_refused(servers: Any) -> None:
+    with pytest.raises(BadInputError, match=r"Kafka\(servers\).*kafka1:9092") as found:
+        made("Kafka", servers=servers)
+    assert "cret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "servers", ["h", "h:1", "h:1,i:2", "h:1, i:2", "SASL_SSL://h:1", "[::1]:9092", "10.0.0.7:1"]
+)
+def test_servers_of_kafka_are_hosts_with_ports(servers: str) -> None:
+    assert made("Kafka", servers=servers).where == servers
+
+
+class Pass(Stage):
+    def handle(self, item: Item) -> object:
+        return item.body
+
+
+@pytest.mark.parametrize(
+    "broker, changes, text",
+    [
+        ("MQTT", {"session": ""}, r"MQTT\(session=…\).*the name of a session, for a source"),
+        ("Kafka", {}, r"Kafka\(group=…\).*the name of a group, for a source"),
+    ],
+)
+def test_a_pipeline_refuses_a_source_without_its_name_at_the_broker(
+    broker: str, changes: dict[str, str], text: str
+) -> None:
+    with pytest.raises(BadInputError, match=text):
+        Pipeline(made(broker, **changes), Pass())
+
+
+@pytest.mark.parametrize(
+    "broker, changes, text",
+    [
+        ("MQTT", {}, r"MQTT\(session=…\): got 'all jobs'; allowed is none, for a sink"),
+        ("MQTT", {"session": "", "topic": "a/#"}, r"MQTT\(topic\).*without wildcards, for a sink"),
+        ("Kafka", {"group": "all"}, r"Kafka\(group=…\).*none, for a sink"),
+        ("JetStream", {"subject": "a.*"}, r"JetStream\(subject\).*without wildcards, for a sink"),
+    ],
+)
+def test_a_pipeline_refuses_a_sink_with_the_options_of_a_source(
+    broker: str, changes: dict[str, str], text: str
+) -> None:
+    sink = made(broker, **changes)
+    with pytest.raises(BadInputError, match=text):
+        Pipeline(Pass(), sink)
+    with pytest.raises(BadInputError, match=text):
+        Pipeline(Pass(), poison=sink)
+
+
+def test_a_pipeline_takes_brokers_in_their_places() -> None:
+    kafka = partial(made, "Kafka")
+    Pipeline(made("MQTT", topic="a/#"), Pass(), made("MQTT", session=""))
+    Pipeline(made("JetStream", subject="a.>"), Pass(), made("JetStream", subject="a.b"))
+    Pipeline(kafka(group="all"), Pass(), kafka(), poison=kafka())
 
 
 BAD_ADDRESSES = (
@@ -295,11 +449,8 @@ def test_an_offset_that_another_tool_has_committed_is_read(
 
 @pytest.mark.parametrize("name, option", [("MQTT", "session"), ("Kafka", "group")])
 def test_a_source_without_its_name_at_the_broker_says_so(name: str, option: str) -> None:
-    package = {"MQTT": "paho", "Kafka": "confluent_kafka"}[name]
-    pytest.importorskip(package, reason=f"needs the package {package}")
-
     with pytest.raises(BadInputError, match=rf"{name}\({option}=…\)"):
-        getattr(pipelines, name)("mqtt://localhost", "jobs").take(1)
+        made(name, **{option: ""}).take(1)
 
 
 async def do_nothing(*_: object) -> None:
