@@ -91,15 +91,17 @@ async def _noticed(rig: Rig, what: str) -> None:
     """Wait until some part has failed for want of it, and failed again when it was to come back."""
 
     async def failures() -> int:
-        supervision = rig.node.process_info("gateway").supervision
-        reasons = [] if supervision is None else [record.reason for record in supervision.restarts]
-        crashes = sum(
-            isinstance(why, Crashed) and isinstance(why.error, OSError | sqlite3.Error)
-            for why in reasons
-        )
+        crashes = 0
         try:
+            for name in ("gateway", "back"):
+                supervision = rig.node.process_info(name).supervision
+                crashes += sum(
+                    isinstance(restart.reason, Crashed)
+                    and isinstance(restart.reason.error, OSError | sqlite3.Error)
+                    for restart in (() if supervision is None else supervision.restarts)
+                )
             return crashes + int((await rig.node.inspect("readings", timeout=60))["retried"])
-        except ErgoError:  # the pipeline is away
+        except ErgoError:  # the pipeline or a supervisor is away
             return crashes
 
     before = await failures()

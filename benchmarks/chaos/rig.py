@@ -243,12 +243,15 @@ class Rig:
         self.findings.recovery = time.perf_counter() - began
         if scope.cancelled_caught:
             self.violation(f"not all was stored {RECOVERY:g} s after the last fault")
-        supervisors = {name: self.node.supervisor(name).children() for name in ("root", "gateway")}
         self.findings.restarts = {
-            child.name: child.restarts for each in supervisors.values() for child in each
+            child.name: child.restarts
+            for name in ("root", "gateway", "back")
+            for child in self.node.supervisor(name).children()
         }
         if self.findings.restarts["gateway"] > self.expected.get("gateway", 0):
             self.violation("the gateway was given up and started again as a whole")
+        if self.findings.restarts["back"]:
+            self.violation("the back end was given up and started again as a whole")
 
     async def _is_settled(self) -> bool:
         if not all(device.is_done for device in self.devices):

@@ -56,8 +56,8 @@ async def play(node: Node) -> None:
         while int((await node.inspect("udp", timeout=60))["stored"]) < COUNT:  # noqa: ASYNC110
             await trio.sleep(0.01)
         print(f"sent: {COUNT} datagrams, and {COUNT} readings on {device.connections} connections")
-        children = node.supervisor("gateway").children()
-        print("restarts:", ", ".join(f"{child.name} {child.restarts}" for child in children))
+        parts = [*node.supervisor("back").children(), *node.supervisor("gateway").children()]
+        print("restarts:", ", ".join(f"{part.name} {part.restarts}" for part in parts))
         with closing(connect(path)) as database:
             rows = list(database.execute("select source, number, value from reading"))
         wrong = sum(value != value_of(source, number) for source, number, value in rows)

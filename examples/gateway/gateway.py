@@ -179,7 +179,9 @@ class Session(Actor):
 
 
 class Gateway(Supervisor):
-    """Starts the back end before the front end. Each part restarts alone."""
+    """Starts the back end before the front end. Each part restarts alone. The back end has its own
+    supervisor, which restarts its parts also while the front end stops, and waits for them.
+    """
 
     def __init__(self, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> None:
         readings = Pipeline.spec(
@@ -190,12 +192,15 @@ class Gateway(Supervisor):
         )
         listen = partial(meta.TCPServer, "127.0.0.1", tcp, receiver=Session, framing=FRAMES)
         receive = partial(meta.UDPServer, "127.0.0.1", udp, reader="task", receive_buffer=1 << 20)
-        parts = [
+        # All parts failing once a second is a problem from outside, which passes. More than that is
+        # a fault of the gateway.
+        all_of = partial(SupervisorSpec, intensity=60, period=10.0)
+        back = [
             ChildSpec("decoder", Decoder, patience, backoff=AGAIN),
             ChildSpec("readings", readings, backoff=AGAIN),
+        ]
+        front = [
             ChildSpec("udp", Datagrams, receive, backoff=AGAIN),
             ChildSpec("tcp", Intake, listen, backoff=AGAIN),
         ]
-        # All four failing once a second is a problem from outside, which passes. More than that is
-        # a fault of the gateway.
-        super().__init__(SupervisorSpec(parts, intensity=60, period=10.0))
+        super().__init__(all_of([ChildSpec("back", Supervisor, all_of(back)), *front]))

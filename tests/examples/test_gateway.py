@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ergo_py import Node
+from ergo_py import PID, Actor, Down, Node, Reason, Shutdown
 from ergo_py.devices import DeviceSend
 from ergo_py.testing import no_leaks
 from examples.gateway.__main__ import start, where
@@ -208,6 +208,50 @@ async def test_no_reading_is_lost_when_any_part_dies(
         await all_stored(database, 1, set(range(400)))
 
     assert stored(database, 1) == stored(database, 2) == set(range(400))
+
+
+class Watch(Actor):
+    """Notes the reasons for which processes have ended."""
+
+    def __init__(self, reasons: list[Reason]) -> None:
+        self.reasons = reasons
+
+    def handle_call(self, request: PID, caller: object) -> None:
+        self.monitor(request)
+
+    def handle_message(self, message: Down, sender: object) -> None:
+        self.reasons.append(message.reason)
+
+
+@needs_proc
+async def test_the_parts_end_in_order_when_decoder_and_supervisor_die_at_once(
+    database: Path,
+) -> None:
+    """The decoder comes back while the front end stops, which so needs none of its time limit."""
+    async with gateway(database) as node:
+        reasons: list[Reason] = []
+        watch = await node.spawn(Watch.spec(reasons))
+        [program] = decoders(os.getpid())
+        os.kill(program, signal.SIGSTOP)
+        device = Device(partial(where, node, "tcp"), 2, 10)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(device.deliver)
+            await fire(partial(where, node, "udp"), 1, 10)
+            while (await node.inspect("readings"))["open"] != "2":  # noqa: ASYNC110
+                await trio.sleep(0.001)
+            for pid in [each for each in node.processes() if is_at_the_front(node, each)]:
+                await node.call(watch, pid)
+            node.kill("decoder")
+            node.kill("gateway")
+        while len(reasons) < 3:  # noqa: ASYNC110 - there is no event
+            await trio.sleep(0.001)
+
+    assert [type(reason) for reason in reasons] == [Shutdown] * 3
+    assert stored(database, 2) == set(range(10))
+
+
+def is_at_the_front(node: Node, pid: PID) -> bool:
+    return node.process_info(pid).behaviour in ("Datagrams", "Intake", "Session")
 
 
 async def test_the_end_of_the_udp_intake_loses_only_datagrams_of_that_moment(
