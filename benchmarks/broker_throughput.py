@@ -1,9 +1,11 @@
 """Throughput of pipelines: a sink that does nothing, beside the bare loop of the same library.
 
     python -m benchmarks brokers
+    python -m benchmarks.broker_throughput redis kafka
 
 The bare loop takes and acknowledges the same items in the same sizes, in a plain thread without a
-node. The pipeline adds its thread, its counters and the hand-over of each batch.
+node. The pipeline adds its thread, its counters and the hand-over of each batch. Kafka is the mock
+cluster of its library, whose work in this program counts on both sides.
 
 With ``FASTSTREAM=/path/to/python``, a Python that has ``faststream[rabbit]``, FastStream takes the
 items of the same queue of RabbitMQ, too.
@@ -16,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import trio
@@ -52,6 +55,8 @@ def bare(rig: SourceRig) -> None:
         items = source.take(BATCH)
         if items:
             source.ack(items)
+        else:
+            source.wait(0.05)
         left -= len(items)
     source.close()
 
@@ -98,20 +103,27 @@ def measured(rig: SourceRig, work: object) -> tuple[float, float]:
 
 
 @contextmanager
-def rigs() -> Iterator[dict[str, SourceRig]]:
-    """The brokers that are installed."""
+def rigs(chosen: list[str]) -> Iterator[dict[str, SourceRig]]:
+    """The brokers that are installed, or those of them that are named."""
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        found: dict[str, SourceRig] = {"SQLite": SQLiteRig(Path(place) / "jobs.db")}
-        for broker in BROKERS:
-            if not missing(broker):
+        found: dict[str, SourceRig] = {}
+        for broker in chosen or ["sqlite", *BROKERS, "kafka"]:
+            if broker == "sqlite":
+                found[broker] = SQLiteRig(Path(place) / "jobs.db")
+            elif broker == "kafka":
+                if find_spec("confluent_kafka") is not None:
+                    from tests.pipelines.brokers.mock_cluster import Cluster  # noqa: PLC0415
+
+                    found["kafka"] = Cluster().rig("jobs")
+            elif not missing(broker):
                 found[broker] = Rig(stack.enter_context(started(broker)), "jobs")
         yield found
 
 
 def main() -> None:
-    """Measure each broker: the best of three runs of each kind, in turn."""
+    """Measure each broker, or those that are named: the best of three runs of each, in turn."""
     print(f"{ITEMS} items of {len(BODY)} bytes, load {os.getloadavg()[0]:.1f}")
-    with rigs() as found:
+    with rigs(sys.argv[1:]) as found:
         for name, rig in found.items():
             runs = [(measured(rig, bare), measured(rig, piped)) for _ in range(3)]
             (rate, cost), (piped_rate, piped_cost) = (

@@ -2,19 +2,17 @@
 
 import os
 import runpy
-from collections.abc import Sequence
 
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="needs confluent-kafka")
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-
-from ergo_py.pipelines import Item, Kafka, Source
-from ergo_py.testing.bridges import SOURCE_RULES, SourceRig
+from ergo_py.pipelines import Item, Source
+from ergo_py.testing.bridges import SOURCE_RULES
 from ergo_py.testing.bridges.sources import SourceRule
 from tests.examples.programs import EXAMPLES
 from tests.meta.owner import eventually
+from tests.pipelines.brokers.mock_cluster import Cluster
 from tests.support import running_node
 
 pytestmark = pytest.mark.skipif(
@@ -25,48 +23,6 @@ RULES = [rule for rule in SOURCE_RULES if rule.__name__ not in IN_ANY_ORDER]
 """Kafka has an offset for each partition: the last test has its rule for acknowledgements."""
 
 
-class Cluster:
-    """Lives in a producer of this program, and listens on a port. It cannot be killed."""
-
-    def __init__(self) -> None:
-        self._producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock"})
-        [broker] = self._producer.list_topics(timeout=10).brokers.values()
-        self.servers = f"{broker.host}:{broker.port}"
-
-
-class KafkaRig(SourceRig):
-    def __init__(self, servers: str, topic: str) -> None:
-        self.servers, self.topic = servers, topic
-        # The cluster makes a topic when a producer asks for it.
-        Producer({"bootstrap.servers": servers}).list_topics(topic, timeout=10)
-
-    def source(self) -> Kafka:
-        settings = {"session.timeout.ms": 6000, "fetch.wait.max.ms": 10}
-        return Kafka(self.servers, self.topic, group="test", settings={**settings})
-
-    def put(self, bodies: Sequence[bytes]) -> None:
-        sink = Kafka(self.servers, self.topic)
-        sink.open()
-        try:
-            # A key for all: a single partition keeps the order.
-            sink.handle_batch([Item(body, "key") for body in bodies])
-        finally:
-            sink.close()
-
-    def left(self) -> int:
-        reader = Consumer({"bootstrap.servers": self.servers, "group.id": "test"})
-        try:
-            known = reader.list_topics(self.topic, timeout=10).topics[self.topic].partitions
-            places = [TopicPartition(self.topic, number) for number in known]
-            count = 0
-            for place in reader.committed(places, timeout=10):
-                first, end = reader.get_watermark_offsets(place, timeout=10)
-                count += end - max(first, place.offset)
-            return count
-        finally:
-            reader.close()
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Cluster:
     return Cluster()
@@ -74,7 +30,7 @@ def cluster() -> Cluster:
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.__name__ for rule in RULES])
 def test_kafka_keeps_the_rule(rule: SourceRule, cluster: Cluster) -> None:
-    rule(KafkaRig(cluster.servers, rule.__name__))
+    rule(cluster.rig(rule.__name__))
 
 
 def taken(source: Source, count: int) -> list[Item]:
@@ -89,8 +45,7 @@ def taken(source: Source, count: int) -> list[Item]:
 async def test_the_payments_of_the_cookbook_are_checked(cluster: Cluster) -> None:
     program = runpy.run_path(str(EXAMPLES / "cookbook" / "kafka_payments.py"))
     payments, checked, dead = (
-        KafkaRig(cluster.servers, topic)
-        for topic in ("payments", "checked-payments", "dead-payments")
+        cluster.rig(topic) for topic in ("payments", "checked-payments", "dead-payments")
     )
     payments.put([b'{"account": 1, "amount": 5}', b'{"account": 2, "amount": 0}'])
     async with running_node() as node:
@@ -101,7 +56,7 @@ async def test_the_payments_of_the_cookbook_are_checked(cluster: Cluster) -> Non
 def test_items_from_the_first_that_is_not_acknowledged_return_and_are_marked(
     cluster: Cluster,
 ) -> None:
-    rig = KafkaRig(cluster.servers, "prefix")
+    rig = cluster.rig("prefix")
     rig.put([b"a", b"b", b"c"])
     source = rig.source()
     source.open()
