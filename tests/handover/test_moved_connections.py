@@ -204,6 +204,35 @@ async def test_a_session_goes_on_with_its_state_and_its_unread_and_unsent_bytes(
         assert old.log == new.log == []
 
 
+async def test_the_file_of_a_unix_server_outlives_its_restart_and_its_program(
+    place: Path, autojump_clock: Any
+) -> None:
+    async def visit() -> None:
+        async with await connect(place) as peer:
+            assert await receive(peer, 8) == b"welcome\n"
+
+    restarted = trio.Event()
+
+    class Restarted(Door):
+        async def init(self) -> None:
+            await super().init()
+            if starts:
+                restarted.set()
+            starts.append(self.pid)
+
+    starts = list[PID]()
+    (spec,) = door(Visitor, unix=place)
+    async with old_program([ChildSpec("door", Restarted, *spec.args)], limit=inf) as (old, start):
+        await visit()
+        old.node.kill("door")
+        await restarted.wait()
+        await visit()
+        new = await start(door(Visitor, unix=place), limit=inf)
+        await new.serves.wait()
+        await old.has_ended.wait()
+        await visit()
+
+
 class Plain(Actor):
     """Answers as `Visitor` does, and has no methods for a move."""
 

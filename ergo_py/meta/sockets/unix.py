@@ -194,9 +194,12 @@ class UnixServer(Listener):
         return _shown(sock.getsockname())
 
     async def terminate(self, reason: Reason) -> None:
-        """Remove the file, and end as any server does."""
+        """Remove the file, and end as any server does. The file of a shared socket stays for those
+        that hold the socket, too: a restarted server, or the next version of this program.
+        """
         try:
-            if self._made is not None and _identity(self._path) == self._made:
+            made = None if self._is_shared else self._made
+            if made is not None and _identity(self._path) == made:
                 os.unlink(self._path)
         finally:
             await super().terminate(reason)
