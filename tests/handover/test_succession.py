@@ -33,6 +33,7 @@ from tests.support import loopback_of_this_program, running_node
 
 FILE = "shop.handover"
 KEEPALIVE = TCP.KeepAlive(idle=77, interval=7, count=3)
+BUFFERS: dict[str, Any] = {"send_buffer": 40_000, "receive_buffer": 50_000}
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ class Echo(Actor):
 
     def __init__(self, host: str, port: int) -> None:
         self.server = TCPServer(
-            *(host, port), sock="echo", reader="task", send_buffer=40_000, keepalive=KEEPALIVE
+            *(host, port), sock="echo", reader="task", keepalive=KEEPALIVE, **BUFFERS
         )
 
     async def init(self) -> None:
@@ -304,6 +305,7 @@ async def test_the_sockets_of_named_servers_are_kept_and_survive_a_restart(
         ):
             for option in [
                 (socket.SOL_SOCKET, socket.SO_SNDBUF),
+                (socket.SOL_SOCKET, socket.SO_RCVBUF),
                 (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
                 (socket.IPPROTO_TCP, socket.TCP_KEEPCNT),
             ]:

@@ -29,7 +29,7 @@ from ..thread_inbox import ThreadInbox
 from .acceptor import Accepted, Acceptor, Births
 from .messages import ORDERLY, Address, Cause, Endpoint, WhenFull
 from .options import LARGEST, StreamOptions
-from .socket_setup import GivenSocket, prepare_listener
+from .socket_setup import GivenSocket, prepare_listener, reset
 from .streams.connection import AcceptedSockets, StreamConnection
 from .streams.parser import NewParser
 from .tls import TLSContexts, TLSSession
@@ -364,6 +364,7 @@ class Listener(MetaProcess):
         Raises:
             SpawnError, OSError: the connection could not be made.
         """
+        reset(sock)
         connection = self._make_moved(sock, unread, protocol)
         connection.arrive(session)
         self._births.go_on_with(connection, session, unsent)

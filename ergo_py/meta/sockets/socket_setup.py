@@ -5,8 +5,9 @@ import errno
 import os
 import socket
 import sys
+from contextlib import suppress
 from fcntl import ioctl
-from functools import partial
+from functools import cache, partial
 from struct import pack, unpack
 from termios import TIOCOUTQ
 from typing import Any, Final
@@ -34,6 +35,7 @@ __all__ = [
     "open_listener",
     "prepare",
     "prepare_listener",
+    "reset",
     "resolve",
     "unknown_host",
 ]
@@ -320,16 +322,49 @@ def _set_buffers(sock: socket.socket, options: StreamOptions) -> None:
             sock.setsockopt(socket.SOL_SOCKET, name, value)
 
 
+_BUFFER_LOCK: Final = 72
+"""``SO_BUF_LOCK`` of Linux 5.14 and later, which Python does not name: the buffers whose size a
+program has set.
+"""
+_BUFFERS: Final = {1: socket.SO_SNDBUF, 2: socket.SO_RCVBUF}
+"""Its bits."""
+_KEEPALIVE_TIMES: Final = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+
+
+def reset(sock: socket.socket) -> None:
+    """Give a connection of the program before the options of a new socket where :func:`prepare`
+    leaves them alone: the options of that program do not outlive it.
+    """
+    family = super(socket.socket, sock).family
+    with suppress(OSError):  # an older Linux does not tell, and cannot reset a size
+        locked = sock.getsockopt(socket.SOL_SOCKET, _BUFFER_LOCK) if _ON_LINUX else 0
+        for bit, name in _BUFFERS.items():
+            if locked & bit:
+                # The system doubles the size that it is given.
+                size = _default(family, socket.SOL_SOCKET, name) // 2
+                sock.setsockopt(socket.SOL_SOCKET, name, size)
+        if locked:
+            sock.setsockopt(socket.SOL_SOCKET, _BUFFER_LOCK, 0)
+    for text in _KEEPALIVE_TIMES if family in INET else ():
+        if hasattr(socket, text):
+            option = socket.IPPROTO_TCP, getattr(socket, text)
+            sock.setsockopt(*option, _default(family, *option))
+
+
+@cache
+def _default(family: int, level: int, name: int) -> int:
+    """The value of an option of a new stream socket."""
+    with socket.socket(family) as fresh:
+        return fresh.getsockopt(level, name)
+
+
 def _set_tcp_options(sock: socket.socket, options: StreamOptions) -> None:
     keepalive: KeepAlive | bool = options.keepalive
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.nodelay)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, bool(keepalive))
     if isinstance(keepalive, KeepAlive):
-        for name, value in (
-            ("TCP_KEEPIDLE", keepalive.idle),
-            ("TCP_KEEPINTVL", keepalive.interval),
-            ("TCP_KEEPCNT", keepalive.count),
-        ):
+        times = keepalive.idle, keepalive.interval, keepalive.count
+        for name, value in zip(_KEEPALIVE_TIMES, times, strict=True):
             # Not every system knows all of them.
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

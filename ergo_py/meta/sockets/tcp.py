@@ -332,7 +332,8 @@ class TCPServer(Listener):
             socket.SOCK_STREAM,
             reuse_port=self._reuse_port,
             dual_stack=self._dual_stack,
-            buffer=self._options.receive_buffer,
+            # A shared socket outlives this server, and its connections get the size one by one.
+            buffer=None if self._is_shared else self._options.receive_buffer,
         )
 
     @property
