@@ -1,7 +1,8 @@
 """`ArrivingConnections`: the connections that a program takes from its predecessor.
 
-The program starts the sessions of a batch, takes the turn of the batch, and serves. Before the turn
-it does not touch the sockets, which the predecessor may serve on (`leaving_connections`).
+The program starts the sessions of a batch, takes the turn of the batch, answers, and serves. Before
+its answer it does not touch the sockets, which the predecessor may serve on
+(`leaving_connections`): if this program ends without an answer, no byte is lost.
 """
 
 import os
@@ -172,8 +173,12 @@ class ArrivingConnections:
         """The descriptors that have arrived, by inode: some may belong to the next batch, and the
         system may have dropped some that were too many for this program.
         """
-        self._begun: dict[int, tuple[StreamConnection, Process]] = {}
-        """The connections that this program serves, and their sessions."""
+        self._sessions: dict[int, Process] = {}
+        """The sessions of the connections that this program has said to serve."""
+        self._begun: dict[int, StreamConnection] = {}
+        """The connections that this program serves."""
+        self._late: list[Line] = []
+        """Late bytes that came between the answer and the beginning of their connections."""
 
     def servers(self) -> list[str]:
         """The names of the servers that take connections."""
@@ -201,7 +206,7 @@ class ArrivingConnections:
         Raises:
             KeyError: there is none.
         """
-        return self._begun[number][1]
+        return self._sessions[number]
 
     def keep(self, descriptors: Iterable[int]) -> None:
         """Keep descriptors that have arrived until :meth:`take` finds their connections."""
@@ -213,6 +218,7 @@ class ArrivingConnections:
         no session.
         """
         self._begun.clear()
+        self._sessions.clear()
         while self._sockets:
             os.close(self._sockets.popitem()[1])
 
@@ -238,9 +244,18 @@ class ArrivingConnections:
                     os.close(turn)
             for one in arrived:
                 staying.remove(one.described.number)
+                self._sessions[one.described.number] = one.taking.session
+            try:
+                with suppress(OSError):  # the predecessor has ended
+                    await channel.say({"begun": number, "stay": staying})
+            except BaseException:  # this program stops, and the predecessor serves on
+                self._discard(arrived)
+                raise
+            for one in arrived:
                 self._begin(one)
-        with suppress(OSError):  # the predecessor has ended
-            await channel.say({"begun": number, "stay": staying})
+        late, self._late = self._late, []
+        for line in late:
+            self.write_late(line)
 
     async def _prepare(self, described: list[Described], turn: int) -> list[_Arrived]:
         """Start a session for each connection, and give all of them their states. Returns those
@@ -328,13 +343,15 @@ class ArrivingConnections:
             )
         except (SpawnError, OSError) as error:  # such as of a peer that has left meanwhile
             sock.close()
-            one.taking.session.ask_to_exit(self._kernel.pid, Shutdown())
+            self._sessions.pop(given.number).ask_to_exit(self._kernel.pid, Shutdown())
             self._kernel.logger.warning("a moved connection has ended", error=text_of(error))
         else:
-            self._begun[given.number] = connection, one.taking.session
+            self._begun[given.number] = connection
 
     def write_late(self, line: Line) -> None:
         """Write the bytes that processes of the old program have sent meanwhile."""
         found = self._begun.get(line["late"])
         if found is not None:
-            found[0].write_late(line["body"], bool(line.get("closes")))
+            found.write_late(line["body"], bool(line.get("closes")))
+        elif line["late"] in self._sessions:
+            self._late.append(line)

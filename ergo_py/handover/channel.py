@@ -14,14 +14,16 @@ each with the step that follows if the other program ends or hangs instead:
 5. the successor takes the turn, accepts connections, and says ``mine``. The predecessor goes on if
    the successor ends; if it hangs, then the program that takes the turn first goes on.
 6. the predecessor forwards the messages to its moved processes, and sends open connections, batch
-   by batch (`leaving_connections`). It says ``moved``, drains, and ends.
+   by batch (`leaving_connections`). It says ``moved``, drains, and ends. If the successor ends
+   before ``moved``, and no state has moved with it, the predecessor goes on.
 
 The turn is a pipe with a single byte, which both programs can read. A successor that hangs with
 ``yours`` unread would take over whenever it wakes, and both programs would serve; the pipe lets the
 predecessor take ``yours`` back, and the successor finds the pipe empty.
 
 Until the last step the predecessor serves, so that no step has a gap. An older successor takes no
-states, and an older predecessor has none to give: both go from the second step to the fourth.
+states, and an older predecessor has none to give: both go from the second step to the fourth. A
+successor with another `VERSION` hears that the hand-over has ``failed``, before anything moves.
 """
 
 import array
@@ -43,7 +45,7 @@ from ..control.socket_paths import directory
 __all__ = [
     "LARGEST",
     "PATIENCE",
-    "VERSION",
+    "REQUEST",
     "Channel",
     "Line",
     "Outcome",
@@ -51,6 +53,7 @@ __all__ = [
     "States",
     "connect",
     "hand_over",
+    "is_exact",
     "items_of",
     "make_turn",
     "socket_path",
@@ -65,6 +68,11 @@ _TURN: Final = 10.0
 _FAREWELL: Final = 1.0
 """Seconds for the last line to a late successor, which perhaps reads no more."""
 VERSION: Final = 1
+"""The protocol. Programs with different protocols do not hand over to each other."""
+_REVISION: Final = 2
+"""Of the protocol. From 2 on, a successor keeps the channel until it or its predecessor ends, and
+answers a batch of connections before it touches them.
+"""
 _PATH: Final = 100
 """Maximum bytes of the path of a socket; operating systems allow 104 or 108."""
 _MOST: Final = 250
@@ -76,6 +84,8 @@ _PART: Final = 65536
 LARGEST: Final = 1 << 30
 """Bytes of a body: a state, or a message."""
 Line = dict[str, Any]
+REQUEST: Final[Line] = {"take": VERSION, "revision": _REVISION}
+"""The first line of a successor."""
 
 
 class Part(NamedTuple):
@@ -97,6 +107,10 @@ class Channel:
         self._descriptors = array.array("i")
         self._lock = trio.Lock()
         """Keeps the lines of several tasks apart."""
+        self.is_cut: bool = False
+        """This program has ended the conversation."""
+        self.has_ended: bool = False
+        """The other program has ended, and this program has heard all its lines."""
 
     async def say(
         self, line: Line, descriptors: tuple[int, ...] = (), body: bytes | None = None
@@ -148,12 +162,13 @@ class Channel:
             space = socket.CMSG_SPACE(_MOST * self._descriptors.itemsize)
             data, rights, _, _ = await self._sock.recvmsg(_PART, space)
         except OSError:
-            return False
+            data, rights = b"", []
         for level, kind, given in rights:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 whole = len(given) - len(given) % self._descriptors.itemsize
                 self._descriptors.frombytes(given[:whole])
         self._received += data
+        self.has_ended = not data and not self.is_cut
         return bool(data)
 
     def take_descriptors(self) -> list[int]:
@@ -165,6 +180,7 @@ class Channel:
 
     def cut(self) -> None:
         """End the conversation: a line is incomplete. A task that hears finds the end."""
+        self.is_cut = True
         with suppress(OSError):  # the other program has ended
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -222,20 +238,40 @@ async def hand_over(
 async def _converse(
     channel: Channel, first: Line, sockets: Mapping[str, int], states: States, patience: float
 ) -> Outcome:
-    if first.get("take") != VERSION or len(sockets) > _MOST:
-        return Outcome(
-            True, "the next version speaks another language, or there are too many sockets"
-        )
     try:
-        turn = make_turn()
-    except OSError as error:
-        return Outcome(True, f"this program has no descriptor for the turn: {error}")
+        turn = _check(first, sockets)
+    except NotAllowedError as error:
+        await channel.say({"failed": str(error)})
+        return Outcome(True, str(error))
     try:
         if why := await _agree(channel, sockets, states, patience):
             return Outcome(True, why)
         return await _give_turn(channel, turn)
     finally:
         os.close(turn)
+
+
+def _check(first: Line, sockets: Mapping[str, int]) -> int:
+    """Make the turn of a successor.
+
+    Raises:
+        NotAllowedError: this program cannot hand over to the successor. The text says why.
+    """
+    if first.get("take") != VERSION:
+        raise NotAllowedError(
+            f"the running program hands over by the protocol {VERSION} of ergo_py, and the next "
+            f"version by {json.dumps(first.get('take'))}; stop the running program, and start the "
+            "next version"
+        )
+    if len(sockets) > _MOST:
+        raise NotAllowedError(
+            f"the running program has {len(sockets)} sockets with names; {_MOST} at most can be "
+            "handed over"
+        )
+    try:
+        return make_turn()
+    except OSError as error:
+        raise NotAllowedError(f"no descriptor is left for the turn: {error}") from None
 
 
 async def _agree(
@@ -264,6 +300,14 @@ async def _agree(
             await channel.say({"late": patience})
         return f"the next version was not up within {patience:g} s"
     return ""
+
+
+def is_exact(first: Line) -> bool:
+    """Whether the first line is that of a successor that ends the channel only with itself, and has
+    not touched the connections of an open batch then.
+    """
+    revision = first.get("revision")
+    return isinstance(revision, int) and revision >= _REVISION
 
 
 def items_of(value: object) -> list[object]:

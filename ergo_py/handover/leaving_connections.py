@@ -7,9 +7,11 @@ the turn of its batch. A connection that stays is served to its end by the old p
 
 Connections move in batches, after the successor has taken over: each is paused for the time of its
 own batch, not of all. The predecessor sends a ``batch`` with its turn, a pipe with a single byte.
-The successor (`arriving_connections`) answers which connections have ``begun`` and which ``stay``.
-A predecessor that gets no answer takes the byte itself, and serves on; so the two never serve the
-same connection.
+The successor (`arriving_connections`) answers which connections have ``begun`` and which ``stay``,
+and serves the first from then on. A predecessor that gets no answer takes the byte itself, and
+serves on; so the two never serve the same connection. If the successor has ended without an answer,
+the predecessor serves on, also without the byte: the successor has not touched the batch. An older
+successor serves before it answers, and its batch is lost with it.
 """
 
 import os
@@ -69,12 +71,16 @@ _REFUSED: Final = "refused by the next version"
 _NO_ANSWER: Final = "not answered by the next version"
 
 
-async def _say(channel: Channel, line: Line, body: bytes | None = None) -> None:
-    """Say a line to the successor, which perhaps reads no more."""
-    with trio.move_on_after(_ANSWER) as scope, suppress(OSError):  # the successor has ended
-        await channel.say(line, body=body)
-    if scope.cancelled_caught:
-        channel.cut()  # in the middle of a line
+async def _say(channel: Channel, line: Line, body: bytes | None = None) -> bool:
+    """Say a line to the successor, which perhaps reads no more. False if it has ended."""
+    with trio.move_on_after(_ANSWER):
+        try:
+            await channel.say(line, body=body)
+        except OSError:
+            return channel.is_cut
+        return True
+    channel.cut()  # in the middle of a line
+    return True
 
 
 async def _cancel_later(scope: trio.CancelScope) -> None:
@@ -167,6 +173,8 @@ class LeavingConnections:
         resume: lets a suspended session go on.
         leave: lets a session forward its messages to the successor.
         flush: waits until the messages to moved processes are forwarded.
+        is_exact: the successor keeps the channel until it ends, and answers a batch before it
+            touches its connections. An older successor does neither.
     """
 
     def __init__(
@@ -176,12 +184,16 @@ class LeavingConnections:
         resume: Callable[[Process], Awaitable[None]],
         leave: Callable[[int, Process], Awaitable[None]],
         flush: Callable[[], Awaitable[None]],
+        is_exact: bool,
     ) -> None:
         self._kernel = kernel
         self._give = give
         self._resume = resume
         self._leave = leave
         self._flush = flush
+        self._is_exact = is_exact
+        self._drained: list[Listener] = []
+        """The servers that accept no more since the successor does."""
         self._ready: list[_Moving] = []
         """The connections that wait for their batch."""
         self._sent: deque[_Batch] = deque()
@@ -200,6 +212,9 @@ class LeavingConnections:
         """How many connections may move."""
         self.staying: Counter[str] = Counter()
         """How many connections stay, by the cause."""
+        self.are_lost: bool = False
+        """The successor has ended before it had all connections, and those that had moved with it.
+        """
 
     @property
     def moved(self) -> int:
@@ -219,12 +234,22 @@ class LeavingConnections:
                 await self._move(channel, left)
             if left:
                 self.staying[_LATE] += len(left)
-            await _say(channel, {"moved": self.moved})
+            is_said = await _say(channel, {"moved": self.moved})
+            self.are_lost = self._is_exact and (channel.has_ended or not is_said)
         finally:
             with trio.CancelScope(shield=True):
                 await self._take_back(channel)
             for sock in self._dead_end:
                 sock.close()
+
+    def may_accept_again(self) -> bool:
+        """Whether the servers of this program can accept connections as before the move."""
+        return all(listener.may_accept_again for listener in self._drained)
+
+    def accept_again(self) -> None:
+        """Accept connections as before the move: the successor has ended."""
+        for listener in self._drained:
+            listener.accept_again()
 
     def hear(self, line: Line) -> None:
         """Hear the answer of the successor to a batch."""
@@ -242,6 +267,8 @@ class LeavingConnections:
     async def _candidates(self, taken: set[str]) -> deque[_Candidate]:
         found, number = deque[_Candidate](), 0
         for listener in listeners_of(self._kernel):
+            if not listener.is_draining:
+                self._drained.append(listener)
             await listener.begin_drain(is_replaced=True)
             why = self._why_all_stay(listener, taken)
             for connection in listener.open_connections():
@@ -333,20 +360,22 @@ class LeavingConnections:
         """Send the ready connections as a batch. False if the successor does not answer, or no
         descriptor is left.
         """
+        batch = None
         with trio.move_on_after(_ANSWER) as scope:
             await self._flush()  # what their sessions have sent goes before them
             batch = await self._next_batch()
-            if batch is None:
-                return False
-            with suppress(OSError):  # the successor has ended
-                await batch.send(channel)
+            if batch is not None:
+                with suppress(OSError):  # the successor has ended
+                    await batch.send(channel)
         if scope.cancelled_caught:
             channel.cut()  # in the middle of a line
             return False
-        while len(self._sent) >= _UNDER_WAY:
+        # Without a descriptor there is no further batch, and the others still have their answers.
+        most = 0 if batch is None else _UNDER_WAY - 1
+        while len(self._sent) > most:
             if not await self._settle(channel):
                 return False
-        return True
+        return batch is not None
 
     async def _next_batch(self) -> _Batch | None:
         """The next batch; None if no descriptor is left for it."""
@@ -379,8 +408,9 @@ class LeavingConnections:
         """Let go of the connections that the successor serves, and serve the others."""
         staying, why = batch.staying, _REFUSED
         if staying is None:
-            # A successor that has taken the turn serves, or has ended with the connections.
-            is_ours, why = take_turn(batch.turn), _NO_ANSWER
+            # A successor that has taken the turn serves, unless it has ended before its answer.
+            has_not_begun = self._is_exact and channel.has_ended
+            is_ours, why = take_turn(batch.turn) or has_not_begun, _NO_ANSWER
             staying = [moving.number for moving in batch.members if is_ours]
         os.close(batch.turn)
         for moving in batch.members:

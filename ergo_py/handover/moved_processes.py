@@ -31,6 +31,7 @@ from .._core.vocabulary.reasons import Reason, Shutdown
 from .._core.vocabulary.text import text_of
 from ..meta.readers import has_served
 from ..meta.sockets.listener import Listener
+from ..meta.sockets.streams.sessions import end_session
 from ..supervision.upgrade import Upgrade
 from .arriving_connections import ArrivingConnections
 from .channel import LARGEST, Channel, Line, Part
@@ -92,9 +93,14 @@ class _Busy(Exception):
 
 
 class Leaving:
-    """The processes of this program whose state moves to its successor, all of them or none."""
+    """The processes of this program whose state moves to its successor, all of them or none.
 
-    def __init__(self, kernel: Kernel) -> None:
+    Args:
+        kernel: the kernel of this program.
+        is_exact: see `LeavingConnections`.
+    """
+
+    def __init__(self, kernel: Kernel, *, is_exact: bool) -> None:
         self._kernel = kernel
         self._moving: dict[str | int, Process] = {}
         """The processes that are suspended, by name, and the sessions that have moved, by the
@@ -110,7 +116,12 @@ class Leaving:
         self._servers: list[object] = []
         """The servers whose connections the successor takes."""
         self.connections: LeavingConnections = LeavingConnections(
-            kernel, self._give_session, self._resume_one, self._leave_session, self._forward_waiting
+            kernel,
+            self._give_session,
+            self._resume_one,
+            self._leave_session,
+            self._forward_waiting,
+            is_exact,
         )
         self.fresh: list[str] = []
         """The names of processes with a state that the successor does not take."""
@@ -119,6 +130,15 @@ class Leaving:
     def moved(self) -> list[str]:
         """The names of the processes that are suspended, or have moved."""
         return sorted(name for name in self._moving if isinstance(name, str))
+
+    def what_is_lost(self) -> str:
+        """The connections and states that have ended with the successor; empty for none."""
+        connections, lost = self.connections, list[str]()
+        if connections.candidates:
+            lost.append(f"{connections.moved:,} of {connections.candidates:,} connections")
+        if self.moved:
+            lost.append(f"the states of {', '.join(self.moved)}")
+        return " and ".join(lost)
 
     async def suspend(self, wanted: Iterable[object], servers: Iterable[object] = ()) -> list[Part]:
         """Suspend the wanted processes, each between two messages and all at once, and return their
@@ -199,7 +219,13 @@ class Leaving:
         return types.encode(state)
 
     async def _leave_session(self, number: int, session: Process) -> None:
-        """Let a session forward its messages: its connection has moved."""
+        """Let a session forward its messages: its connection has moved. A session whose connection
+        has ended with the successor ends, too.
+        """
+        if self.connections.are_lost:
+            await self._resume_one(session)
+            end_session(session, self._kernel.pid)
+            return
         self._moving[number] = session
         await self._start_to_forward(number, session)
 
@@ -401,12 +427,13 @@ class Arriving:
             async for batch in batches:
                 await connections.take(batch, channel)
 
+        if not named and not connections.servers():
+            self.connections_have_arrived.set()
         try:
-            if named or connections.servers():
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(take_batches)
-                    await serve_forwarded(self._kernel, channel, find, take)
-                    put.close()  # the last batch may be ours
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take_batches)
+                await serve_forwarded(self._kernel, channel, find, take)
+                put.close()  # the last batch may be ours
         finally:
             self.connections_have_arrived.set()
             connections.forget()

@@ -36,6 +36,8 @@ class NextVersion:
         self._environ = {key: text for key, text in os.environ.items() if key != "WATCHDOG_PID"}
         self._tell: trio.MemorySendChannel[Line] | None = None
         """Takes the outcome of the upgrade under way."""
+        self._has_begun = False
+        """The next version has asked for the hand-over, which tells how it ends."""
 
     def report(self, outcome: Line) -> None:
         """Report the end of a hand-over to the client that has asked for the upgrade, or what has
@@ -43,6 +45,7 @@ class NextVersion:
         that has taken over must not be ended since it was slow before.
         """
         if self._tell is not None:
+            self._has_begun = self._has_begun or "begun" in outcome
             try:
                 self._tell.send_nowait(outcome)
             except trio.BrokenResourceError:
@@ -61,12 +64,15 @@ class NextVersion:
         if self._tell is not None:
             await client.say({"failed": "another upgrade is under way"})
             return
+        # Before the start, which takes a while: a second client must not start a second version.
+        self._tell, outcomes = trio.open_memory_channel[Line](inf)
+        self._has_begun = False
         try:
             process = await trio.to_thread.run_sync(self._start)
         except OSError as error:
+            self._tell = None
             await client.say({"failed": f"the next version cannot be started: {error}"})
             return
-        self._tell, outcomes = trio.open_memory_channel[Line](inf)
         news = Line()
         try:
             await client.say({"started": process.pid})
@@ -101,7 +107,8 @@ class NextVersion:
 
     async def _await_end(self, process: "subprocess.Popen[bytes]") -> None:
         await _wait(process)
-        self.report({"failed": f"the next version has ended with status {process.returncode}"})
+        if not self._has_begun:
+            self.report({"failed": f"the next version has ended with status {process.returncode}"})
 
 
 async def _wait(process: "subprocess.Popen[bytes]") -> None:

@@ -4,8 +4,8 @@ hands them over to its successor.
 
 import os
 import socket
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
@@ -21,12 +21,13 @@ from ..meta.sockets.listener import listeners_of
 from ..node import Node
 from .channel import (
     PATIENCE,
-    VERSION,
+    REQUEST,
     Channel,
     Line,
     Outcome,
     connect,
     hand_over,
+    is_exact,
     items_of,
     socket_path,
     take_turn,
@@ -46,6 +47,7 @@ _PAUSE: Final = 1.0
 """Seconds until a program that had no descriptor for a successor tries again."""
 _REPORT: Final = 1.0
 """Seconds between two reports of how many connections have moved."""
+_ENDED: Final = "the next version has ended after it has taken over"
 _TRIES: Final = 10
 """How often a program looks for its predecessor, while that hands over to another program."""
 
@@ -74,8 +76,10 @@ class Succession:
         self._predecessor_has_ended = trio.Event()
         self._scope = trio.CancelScope()
         """Around the wait for a successor, which ends with the program."""
-        self._accepting = trio.CancelScope()
-        """Around the wait for further successors, which ends with the first that takes over."""
+        self._is_succeeded = False
+        """A successor has taken over."""
+        self._say: Callable[[], object] = bool
+        """Says that this program serves."""
         self._next = NextVersion()
         self._failure: NotAllowedError | None = None
         self._listener: socket.socket | None = None
@@ -92,29 +96,28 @@ class Succession:
     @property
     def serves(self) -> bool:
         """Whether this program has taken over, and no successor has."""
-        return self._file is not None and not self._accepting.cancel_called
+        return self._file is not None and not self._is_succeeded
 
     async def begin(self) -> None:
         """Find the predecessor, and get its sockets.
 
         Raises:
             ControlSocketError: there is no safe directory for the socket.
-            NotAllowedError: the predecessor does not answer, or this program has no descriptors
-                for its sockets.
+            NotAllowedError: the predecessor does not answer, or refuses the hand-over, or this
+                program has no descriptors for its sockets.
         """
         for _ in range(_TRIES):
-            channel = await connect(self._name)
+            channel, answer = await connect(self._name), Line()
             if channel is None:
                 return
             try:
-                await channel.say({"take": VERSION})
-                names = (await self._hear(channel)).get("sockets")
-            except OSError:
-                names = None
-            except NotAllowedError:
+                with suppress(OSError):
+                    await channel.say(REQUEST)
+                    answer = await self._hear(channel)
+            except BaseException:
                 channel.close()
                 raise
-            descriptors = channel.take_descriptors()
+            names, descriptors = answer.get("sockets"), channel.take_descriptors()
             if isinstance(names, list) and len(names) == len(descriptors):
                 self._sockets.take_over(dict(zip(map(str, names), descriptors, strict=True)))
                 self._predecessor = channel
@@ -124,12 +127,19 @@ class Succession:
             channel.close()
             if isinstance(names, list):
                 raise NotAllowedError(f"{self._goes_on}: this one has no descriptor left")
+            if "failed" in answer:
+                raise NotAllowedError(f"{self._goes_on}: {answer['failed']}")
             # It has ended, or handed over to another program: look for that one.
+        raise NotAllowedError(
+            f"{self._goes_on}: it did not answer {_TRIES} requests; if its release of ergo_py "
+            "hands over in another way, stop it, and start this one"
+        )
 
     def watch(self, node: Node, say: Callable[[], object]) -> Callable[[], None]:
         """Take over when the program is up, which it says by calling the returned function; then
         call ``say``, and wait for a successor.
         """
+        self._say = say
 
         async def serve() -> None:
             with self._scope:
@@ -150,14 +160,15 @@ class Succession:
             NotAllowedError: the program was not up in time, and its predecessor goes on.
         """
         self._scope.cancel()
-        if self._predecessor is not None:
-            self._predecessor.close()
         if self._listener is not None:
             self._listener.close()
         if self._hidden is not None:
             self._hidden.unlink(missing_ok=True)
         if self._file is not None and _identity(self._path) == self._file:
             self._path.unlink()
+        if self._predecessor is not None:
+            # Last: a predecessor that goes on puts its own file back.
+            self._predecessor.close()
         if self._failure is not None:
             raise self._failure
 
@@ -313,23 +324,22 @@ class Succession:
         assert self._listener is not None
         listener, served = trio.socket.from_stdlib_socket(self._listener), trio.Lock()
         async with trio.open_nursery() as nursery:
-            with self._accepting:
-                while True:
-                    try:
-                        sock, _ = await listener.accept()
-                    except OSError as error:  # such as for want of descriptors
-                        node.log.warning("a successor cannot be accepted", error=str(error))
-                        await trio.sleep(_PAUSE)
-                        continue
-                    # The directory keeps other users out, too; root is no exception here.
-                    if peer_user(cast(socket.socket, sock)) == os.geteuid():
-                        nursery.start_soon(self._meet, node, Channel(sock), served)
-                    else:
-                        sock.close()
+            while True:
+                try:
+                    sock, _ = await listener.accept()
+                except OSError as error:  # such as for want of descriptors
+                    node.log.warning("a successor cannot be accepted", error=str(error))
+                    await trio.sleep(_PAUSE)
+                    continue
+                # The directory keeps other users out, too; root is no exception here.
+                if peer_user(cast(socket.socket, sock)) == os.geteuid():
+                    nursery.start_soon(self._meet, node, Channel(sock), served)
+                else:
+                    sock.close()
 
     async def _meet(self, node: Node, channel: Channel, served: trio.Lock) -> None:
         """Serve ``ergo upgrade`` or a successor; of several successors one after the other."""
-        with closing(channel):
+        with closing(channel), self._second_name(channel) as second:
             first: Line = {}
             with trio.move_on_after(PATIENCE):
                 first = await channel.hear()
@@ -343,16 +353,16 @@ class Succession:
                 if not self.serves:
                     return  # it finds the program that has taken over
                 await self._await_connections()
-                leaving = Leaving(kernel_of(node))
+                leaving = Leaving(kernel_of(node), is_exact=is_exact(first))
                 self._next.report({"begun": True})
-                goes_on, why = await self._hand_over(channel, first, leaving)
+                goes_on, why = await self._hand_over(channel, first, leaving, second)
                 if goes_on:
                     node.log.warning("the next version has not taken over", reason=why)
                     self._next.report({"failed": why})
                     return
                 if why:
                     node.log.error("the next version hangs", reason=why)
-                self._accepting.cancel()
+                self._is_succeeded = True
             self._next.report(
                 {
                     "sockets": sorted(self._sockets.to_hand_over()),
@@ -361,7 +371,7 @@ class Succession:
                 }
             )
             await leaving.forward(channel)
-            await self._end_after(node, leaving, channel, why)
+            await self._end_after(node, leaving, channel, second, why)
 
     async def _await_connections(self) -> None:
         """Wait for the connections of the predecessor, which are to move on, too."""
@@ -369,16 +379,23 @@ class Succession:
             with trio.move_on_after(_DRAIN):
                 await self._arriving.connections_have_arrived.wait()
 
-    async def _hand_over(self, channel: Channel, first: Line, leaving: Leaving) -> Outcome:
-        """Hand over to a successor.
-
-        A successor replaces the file of this program just before it says that it serves. If the
-        successor ends in between, a second name of the file lets this program put its own back.
+    @contextmanager
+    def _second_name(self, channel: Channel) -> Iterator[Path]:
+        """A second name for the file of this program during a hand-over. A successor replaces the
+        file just before it says that it serves; if the successor ends later, the second name lets
+        this program put its own file back.
         """
-        outcome, second = (
-            Outcome(True, "this program ends"),
-            self._path.with_name(f".{os.getpid()}+{id(self):x}"),
-        )
+        second = self._path.with_name(f".{os.getpid()}+{id(channel):x}")
+        try:
+            yield second
+        finally:
+            second.unlink(missing_ok=True)
+
+    async def _hand_over(
+        self, channel: Channel, first: Line, leaving: Leaving, second: Path
+    ) -> Outcome:
+        """Hand over to a successor."""
+        outcome = Outcome(True, "this program ends")
         with suppress(OSError):  # not all file systems have second names
             os.link(self._path, second)
         try:
@@ -387,8 +404,37 @@ class Succession:
             if outcome.goes_on:
                 with suppress(OSError):
                     os.rename(second, self._path)
-            second.unlink(missing_ok=True)
         return outcome
+
+    async def _goes_on_after(self, leaving: Leaving, second: Path) -> bool:
+        """Go on, since the successor has ended in the middle: accept connections again. False if
+        that is not possible: states have moved, and ended with the successor; a server has closed
+        its socket; or a further program serves already.
+        """
+        connections = leaving.connections
+        if leaving.moved or not connections.may_accept_again():
+            return False
+        with suppress(OSError):
+            if _identity(self._path) != self._file:
+                if (other := await connect(self._name)) is not None:
+                    other.close()
+                    return False
+                os.rename(second, self._path)
+        connections.accept_again()
+        self._is_succeeded = False
+        self._say()
+        return True
+
+    def _report_loss(self, node: Node, leaving: Leaving, *, goes_on: bool) -> None:
+        """Report the loss of connections and states, and whether this program goes on."""
+        why, staying = _ENDED, dict(leaving.connections.staying)
+        if lost := leaving.what_is_lost():
+            why = f"{why}, and with it {lost}"
+        node.log.error("the hand-over has failed", reason=why, staying=staying, goes_on=goes_on)
+        if goes_on:
+            self._next.report({"failed": why})
+        else:
+            self._next.report({"done": True, "connections": 0, "staying": staying, "hangs": why})
 
     def _report(self, node: Node, leaving: Leaving, hangs: str) -> None:
         """Say what has moved, and whether the successor ``hangs``."""
@@ -419,11 +465,13 @@ class Succession:
             await leaving.move_connections(channel)
             nursery.cancel_scope.cancel()
 
-    async def _end_after(self, node: Node, leaving: Leaving, channel: Channel, hangs: str) -> None:
+    async def _end_after(
+        self, node: Node, leaving: Leaving, channel: Channel, second: Path, hangs: str
+    ) -> None:
         """Move the connections, and finish the work of this program. Its moved processes forward
         their messages until the node is down: the others may send while they stop.
         """
-        is_done = trio.Event()
+        is_done, connections = trio.Event(), leaving.connections
 
         async def pass_answers() -> None:
             with trio.CancelScope(shield=True):
@@ -443,9 +491,15 @@ class Succession:
             try:
                 try:
                     await self._move(leaving, channel)
-                    self._report(node, leaving, hangs)
+                    if not connections.are_lost:
+                        self._report(node, leaving, hangs)
                 finally:
                     await leaving.forward_sessions(channel)
+                if connections.are_lost:
+                    goes_on = await self._goes_on_after(leaving, second)
+                    self._report_loss(node, leaving, goes_on=goes_on)
+                    if goes_on:
+                        return
                 async with trio.open_nursery() as work:
                     work.start_soon(await_predecessor)
                     try:

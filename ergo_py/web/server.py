@@ -323,6 +323,11 @@ class WebServer(Listener):
             ):
                 connection.drain()
 
+    def accept_again(self) -> None:
+        """Accept connections and requests as before :meth:`begin_drain`."""
+        self._site.end_drain()
+        super().accept_again()
+
     async def terminate(self, reason: Reason) -> None:
         """Wait for the connections, and stop the mounted applications."""
         self._stop_accepting()

@@ -157,6 +157,10 @@ class Site:
         """Take no further requests. With ``is_replaced``, the next program does."""
         self.drains_with = self.drains_with or (_SERVICE_RESTART if is_replaced else _GOING_AWAY)
 
+    def end_drain(self) -> None:
+        """Take requests again: the next program has ended."""
+        self.drains_with = 0
+
     def find(self, target: str) -> tuple[tuple[str, ...], Place | None]:
         """The decoded parts of a path, and its place. Short paths are remembered.
 

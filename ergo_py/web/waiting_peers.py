@@ -143,6 +143,7 @@ class WaitingPeers:
                 self._end(peer)
         if self._watch is not None:
             self._watch.abandon()
+            self._watch, self._at = None, inf  # the server may accept again later
 
     @property
     def oldest(self) -> float | None:

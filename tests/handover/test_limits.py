@@ -226,6 +226,7 @@ async def test_connections_stay_when_the_next_program_does_not_read_forwarded_me
             await take_over(
                 channel, ["counter"], lambda: old.node.send("counter", bytes(5_000_000))
             )
+            await trio.testing.wait_all_tasks_blocked()  # the connection waits for its batch
             await peer.send_all(b"Ann\n")
             with trio.fail_after(100):  # virtual
                 assert await receive(peer, 6) == b"1 Ann\n"

@@ -20,7 +20,7 @@ import trio
 
 from ergo_py import PID, Actor, Alias, ChildSpec
 from ergo_py.handover.arriving_connections import ArrivingConnections
-from ergo_py.handover.channel import Channel, take_turn
+from ergo_py.handover.channel import REQUEST, Channel, Line, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
 from ergo_py.handover.leaving_connections import LeavingConnections
 from ergo_py.meta import TCP, Delimiter, TCPServer, UnixServer
@@ -33,6 +33,9 @@ from tests.handover.test_succession import place
 from tests.support import loopback_of_this_program
 
 __all__ = ["place"]
+
+OLDER: Line = {"take": 1}
+"""The first line of a successor that serves the connections of a batch before it answers."""
 
 
 @pytest.fixture(autouse=True)
@@ -386,11 +389,11 @@ async def test_a_connection_goes_on_when_the_next_program_refuses_a_state(
         await peer.aclose()
 
 
-async def move_to(channel: Channel) -> dict[str, Any]:
+async def move_to(channel: Channel, first: Line = OLDER) -> dict[str, Any]:
     """Play a successor that takes over, up to the first batch of connections. Returns its line;
     empty if there is none.
     """
-    await succeed(channel)
+    await take_over(channel, [], first=first)
     line = await channel.hear()
     return line if "batch" in line else {}
 
@@ -401,12 +404,16 @@ async def succeed(channel: Channel) -> None:
 
 
 async def take_over(
-    channel: Channel, names: list[str], before: Callable[[], object] = list
+    channel: Channel,
+    names: list[str],
+    before: Callable[[], object] = list,
+    *,
+    first: Line = OLDER,
 ) -> None:
     """Play a successor that takes over, with the states of these processes. ``before`` acts when
     they are suspended.
     """
-    await channel.say({"take": 1})
+    await channel.say(first)
     await channel.hear()
     await channel.say({"up": True, "takes": names, "connections": ["door"]})
     for name in names:
@@ -462,9 +469,13 @@ async def test_a_connection_goes_on_when_the_next_program_is_killed_or_hangs_wit
         await peer.aclose()
 
 
-@pytest.mark.parametrize("hangs", [False, True], ids=["killed", "hangs"])
+@pytest.mark.parametrize(
+    "first, hangs",
+    [(OLDER, False), (OLDER, True), (REQUEST, True)],
+    ids=["older-killed", "older-hangs", "hangs"],
+)
 async def test_the_old_program_lets_go_of_a_batch_with_a_taken_turn(
-    hangs: bool, place: Path, autojump_clock: Any
+    first: Line, hangs: bool, place: Path, autojump_clock: Any
 ) -> None:
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
         peer = await connect(place)
@@ -472,7 +483,7 @@ async def test_the_old_program_lets_go_of_a_batch_with_a_taken_turn(
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
-            await move_to(channel)
+            await move_to(channel, first)
             with batch_of(channel) as (turn, _):
                 assert take_turn(turn)
                 await peer.send_all(b"Ann\n")
@@ -694,6 +705,38 @@ async def test_the_next_program_writes_unsent_bytes_before_late_bytes(
             assert await receive(peer, 12) == b"unsent\nlate\n"
             await peer.send_all(b"a\n")
             assert await peer.receive_some(1) == b""
+
+    await meet_predecessor(place, play, check, [*counter(), *door(Visitor, unix=place)])
+
+
+async def test_late_bytes_between_the_answer_and_the_first_touch_are_written(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = socket.socketpair()
+    say, write_late, has_come = Channel.say, ArrivingConnections.write_late, trio.Event()
+
+    async def say_and_wait(self: Channel, line: Line, *args: Any, **options: Any) -> None:
+        await say(self, line, *args, **options)
+        if "begun" in line:
+            await has_come.wait()
+
+    def note(self: ArrivingConnections, line: Line) -> None:
+        write_late(self, line)
+        has_come.set()
+
+    monkeypatch.setattr(Channel, "say", say_and_wait)
+    monkeypatch.setattr(ArrivingConnections, "write_late", note)
+
+    async def play(channel: Channel) -> None:
+        with theirs:
+            await give_batch(channel, theirs, sent=b"unsent\n")
+            assert await channel.hear() == {"begun": 1, "stay": [2]}
+        await channel.say({"late": 1, "closes": False}, body=b"late\n")
+        await trio.sleep_forever()
+
+    async def check(_: Any) -> None:
+        async with trio.SocketStream(trio.socket.from_stdlib_socket(ours)) as peer:
+            assert await receive(peer, 12) == b"unsent\nlate\n"
 
     await meet_predecessor(place, play, check, [*counter(), *door(Visitor, unix=place)])
 

@@ -22,7 +22,7 @@ import trio
 
 from ergo_py import Actor, Node, NotAllowedError
 from ergo_py.errors import ControlSocketError
-from ergo_py.handover.channel import Channel, Part, connect, hand_over
+from ergo_py.handover.channel import REQUEST, Channel, Part, connect, hand_over
 from ergo_py.handover.next_version import NextVersion
 from ergo_py.handover.succession import Succession
 from ergo_py.meta import TCP, TCPServer, UDPServer
@@ -126,9 +126,16 @@ async def test_a_program_gives_its_sockets_to_its_successor_only(
     await theirs.say(line)
 
     sockets = {"echo": listening.fileno()}
-    assert (await hand_over(ours, await ours.hear(), sockets, NoStates())).goes_on
+    outcome = await hand_over(ours, await ours.hear(), sockets, NoStates())
     ours.close()
 
+    asked = json.dumps(line.get("take")) if isinstance(line, dict) else "null"
+    assert outcome.goes_on
+    assert outcome.why == (
+        "the running program hands over by the protocol 1 of ergo_py, and the next version by "
+        f"{asked}; stop the running program, and start the next version"
+    )
+    assert await theirs.hear() == {"failed": outcome.why}
     assert await theirs.hear() == {}
     assert theirs.take_descriptors() == []
     theirs.close()
@@ -178,7 +185,7 @@ async def test_a_successor_goes_on_without_its_predecessor(
                 succession.end()
 
     up = {"up": True, "takes": [], "connections": []}
-    assert heard == [STEPS[0], up, STEPS[2]][: 1 if not steps else steps + 1]
+    assert heard == [REQUEST, up, STEPS[2]][: 1 if not steps else steps + 1]
     assert not (place / FILE).exists() or not steps
 
 
@@ -493,8 +500,8 @@ def test_an_upgrade_to_a_version_that_hangs_after_its_turn_says_so(
     said = capsys.readouterr()
     assert without_numbers(said.out) == "".join(f"  N s  {line}\n" for line in news)
     assert said.err == (
-        "ergo: it hangs, and the old version finishes its open work; kill the next version, and "
-        "start the program again\n"
+        "ergo: it hangs, and the old version finishes its open work; kill the next version if it "
+        "still runs, and start the program again when the old version has ended\n"
     )
 
 
@@ -548,6 +555,17 @@ async def test_a_next_version_that_does_not_ask_in_time_is_ended(
             os.kill(pid, signal.SIGKILL)
             await trio.to_thread.run_sync(os.waitpid, pid, 0)
 
+    # The hand-over of a program that ends in its middle reports the loss.
+    async with upgrade(version, 60.0) as client:
+        pid = (await client.hear())["started"]
+        version.report({"begun": True})
+        os.kill(pid, signal.SIGKILL)
+        await trio.sleep(100)  # virtual
+        version.report({"moving": 7, "of": 9})
+        version.report({"failed": "seven have ended"})
+        assert await client.hear() == {"moving": 7, "of": 9}
+        assert await client.hear() == {"failed": "seven have ended"}
+
     monkeypatch.setattr(sys, "orig_argv", ["false"])
     async with upgrade(NextVersion(), inf) as client:
         assert "started" in await client.hear()
@@ -555,3 +573,168 @@ async def test_a_next_version_that_does_not_ask_in_time_is_ended(
     monkeypatch.setattr(sys, "orig_argv", ["no such command"])
     async with upgrade(NextVersion(), 60.0) as client:
         assert "the next version cannot be started" in str(await client.hear())
+
+
+async def test_a_second_upgrade_is_refused_while_the_first_starts_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["false"])
+    version, begun, go_on, start = NextVersion(), trio.Event(), threading.Event(), subprocess.Popen
+
+    def start_later(*args: Any, **options: Any) -> Any:
+        trio.from_thread.run_sync(begun.set)
+        go_on.wait()
+        return start(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start_later)
+    async with upgrade(version, inf) as client:
+        await begun.wait()
+        async with upgrade(version, inf) as second:
+            assert await second.hear() == {"failed": "another upgrade is under way"}
+        go_on.set()
+        assert "started" in await client.hear()
+        assert "failed" in await client.hear()
+
+
+async def test_a_program_of_another_protocol_is_refused_before_anything_moves(
+    place: Path, named: InheritedSockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Succession("shop", named)
+    await first.begin()
+    async with running_node() as node:
+        await (await take_over(node, first, 7782)).wait()
+        monkeypatch.setattr("ergo_py.handover.succession.REQUEST", {"take": 2})
+        sockets = InheritedSockets({})
+        with pytest.raises(NotAllowedError) as caught:
+            await Succession("shop", sockets).begin()
+        assert str(caught.value) == (
+            "the running program 'shop' goes on: the running program hands over by the protocol 1 "
+            "of ergo_py, and the next version by 2; stop the running program, and start the next "
+            "version"
+        )
+        assert sockets.to_hand_over() == {}
+        assert first.serves
+        first.end()
+    os.close(named.to_hand_over()["echo"])
+
+
+async def test_a_program_does_not_start_beside_a_program_that_never_answers(
+    place: Path, named: InheritedSockets
+) -> None:
+    """A release that knows no other protocol closes the connection without a word."""
+    waiting = trio.socket.socket(socket.AF_UNIX)
+    await waiting.bind(str(place / FILE))
+    waiting.listen(1)
+    asked = list[object]()
+
+    async def refuse() -> None:
+        while True:
+            sock, _ = await waiting.accept()
+            with closing(Channel(sock)) as channel:
+                asked.append(await channel.hear())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(refuse)
+        with pytest.raises(NotAllowedError, match="goes on: it did not answer 10 requests"):
+            await Succession("shop", named).begin()
+        nursery.cancel_scope.cancel()
+    waiting.close()
+    assert asked == [REQUEST] * 10
+
+
+async def test_a_program_that_stops_while_it_waits_for_its_predecessor_closes_the_channel(
+    place: Path, named: InheritedSockets
+) -> None:
+    heard, asked = list[object](), trio.Event()
+
+    async def precede(channel: Channel) -> None:
+        heard.append(await channel.hear())
+        asked.set()
+        heard.append(await channel.hear())
+
+    async with predecessor(place, precede), trio.open_nursery() as nursery:
+        nursery.start_soon(Succession("shop", named).begin)
+        await asked.wait()
+        nursery.cancel_scope.cancel()
+    assert heard == [REQUEST, {}]
+
+
+MORTAL = """
+import os, sys, signal, trio
+from pathlib import Path
+from ergo_py import Actor, ChildSpec, run
+from ergo_py.handover import leaving_connections
+from ergo_py.meta import TCP, TCPServer
+
+leaving_connections._BATCH = 2
+version, taken = Path(sys.argv[2]).read_text(encoding="utf-8"), []
+
+class Session(Actor):
+    def handle_message(self, message, sender):
+        if isinstance(message, TCP.Data):
+            self.send(message.connection, TCP.Send(version.encode()))
+    def hand_over(self):
+        return None
+    def take_over(self, state):
+        taken.append(state)
+        if len(taken) == 5 and version == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if len(taken) == 5 and version == "exits":
+            os._exit(0)
+
+class Door(Actor):
+    async def init(self):
+        options = {"sock": "door", "reader": "task", "receiver": Session}
+        await self.spawn_meta(TCPServer(sys.argv[1], 7783, **options))
+
+async def main(node, task_status):
+    await node.supervise([ChildSpec("door", Door)])
+    task_status.started()
+    print("up", flush=True)
+    await trio.sleep_forever()
+
+run(main, handover="shop", log_output="none")
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "exits"])
+def test_an_upgrade_to_a_version_that_ends_in_the_middle_counts_lost_connections(
+    end: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, version = (loopback_of_this_program(), 7783), tmp_path / "version"
+    version.write_text("1", encoding="utf-8")
+
+    def answer(peer: socket.socket) -> bytes:
+        with suppress(ConnectionError):
+            peer.sendall(b"?")
+            return peer.recv(10)
+        return b""
+
+    with subprocess.Popen(
+        [sys.executable, "-c", MORTAL, address[0], str(version)], stdout=subprocess.PIPE
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"up\n"
+        peers = [socket.create_connection(address) for _ in range(7)]
+        assert [answer(peer) for peer in peers] == [b"1"] * 7
+
+        version.write_text(end, encoding="utf-8")
+        assert ergo(["upgrade", "shop"]) == Status.FAILED
+        assert capsys.readouterr().err == (
+            "ergo: the next version has ended after it has taken over, and with it 4 of 7 "
+            "connections; the running program goes on\n"
+        )
+        assert sorted(map(answer, peers)) == [b""] * 4 + [b"1"] * 3
+        assert ask(address, b"?") == b"1"
+
+        version.write_text("2", encoding="utf-8")
+        assert ergo(["upgrade", "shop"]) == Status.DONE
+        said = capsys.readouterr().out
+        assert "connections handed over: 3" in said
+        assert sorted(map(answer, peers)) == [b""] * 4 + [b"2"] * 3
+        assert first.wait(60) == 0
+        (process,) = re.findall(r"process (\d+)", said)
+        os.kill(int(process), signal.SIGTERM)
+        assert first.stdout.read() == b"up\n" * 2  # of the version that has ended, and the last
+        for peer in peers:
+            peer.close()

@@ -15,6 +15,7 @@ import socket
 import stat
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from ..runtime.bridge import poll_in_thread
@@ -48,6 +49,13 @@ class Doorbell:
             os.write(self._write, b"!")
         except BlockingIOError:  # the pipe is full, so it is readable already
             return
+
+    def hush(self) -> None:
+        """Wake no thread until the next ring. Call it only when no thread can be selecting."""
+        os.set_blocking(self._read, False)
+        with suppress(BlockingIOError):
+            while os.read(self._read, 65_536):
+                pass
 
     def close(self) -> None:
         """Close the descriptors. Call it only when no thread can be selecting on them."""

@@ -138,6 +138,10 @@ class Acceptor:
             if pause:
                 server._wait.in_thread(lambda: False, pause)
 
+    def expect_quiet(self) -> None:
+        """The server begins to drain: `is_quiet` tells of this drain, not of an earlier one."""
+        self.is_quiet = trio.Event()
+
     def _may_accept_in_thread(self) -> bool:
         if self._server._closing.is_draining:
             with suppress(NodeStoppedError):

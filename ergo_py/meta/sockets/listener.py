@@ -403,6 +403,7 @@ class Listener(MetaProcess):
         """
         if self._closing.is_draining or self._closing.is_shut:
             return
+        self._acceptor.expect_quiet()
         self._closing.is_draining = True
         if self._is_shared:
             self._wake_acceptor()
@@ -411,6 +412,18 @@ class Listener(MetaProcess):
         self._wait.ring()
         if not self._reads_in_task:
             await self._acceptor.is_quiet.wait()
+
+    @property
+    def may_accept_again(self) -> bool:
+        """Whether :meth:`accept_again` is possible: the socket is still open."""
+        return self._is_shared
+
+    def accept_again(self) -> None:
+        """Accept connections as before :meth:`begin_drain`: the next program has ended."""
+        if not self.stopping and not self._closing.is_shut:
+            self._meta.resources.bell().hush()
+            self._closing.is_draining = False
+            self._wait.ring()
 
     def cut_rest(self) -> None:
         """The time of a drain is over: cut the connections that are left."""

@@ -53,8 +53,8 @@ async def _upgrade(name: str) -> None:
     if hangs := line.get("hangs"):
         raise Leave(
             Status.FAILED,
-            f"{hangs}, and the old version finishes its open work; kill the next version, and "
-            "start the program again",
+            f"{hangs}, and the old version finishes its open work; kill the next version if it "
+            "still runs, and start the program again when the old version has ended",
         )
 
 

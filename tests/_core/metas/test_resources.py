@@ -508,7 +508,7 @@ def test_a_resource_that_never_blocks_is_accepted() -> None:
     assert memory.closed
 
 
-def test_a_doorbell_stays_rung_and_may_be_rung_repeatedly() -> None:
+def test_a_doorbell_stays_rung_until_it_is_hushed_and_may_be_rung_repeatedly() -> None:
     bell = Doorbell()
     for _ in range(70_000):
         bell.ring()
@@ -516,6 +516,11 @@ def test_a_doorbell_stays_rung_and_may_be_rung_repeatedly() -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(bell, selectors.EVENT_READ)
         assert selector.select(0)
+        assert selector.select(0)
+        for _ in range(2):
+            bell.hush()
+            assert not selector.select(0)
+        bell.ring()
         assert selector.select(0)
     bell.close()
 

@@ -12,7 +12,7 @@ from ...._core.vocabulary.reasons import Normal
 __all__ = ["end_session"]
 
 
-def end_session(session: Process, connection: Alias) -> None:
+def end_session(session: Process, sender: PID | Alias) -> None:
     """Let a session end in its turn, after it has served all messages of its connection.
 
     Two waits of the session are cut short: a wait without a time limit for an answer that its
@@ -20,7 +20,7 @@ def end_session(session: Process, connection: Alias) -> None:
     ``shutdown`` time. A call with a time limit ends by itself, so the session may finish it:
     perhaps it saves the data of the peer.
     """
-    session.router.signal(session, Lane.MAIN, (STOP, connection, None, Normal()))
+    session.router.signal(session, Lane.MAIN, (STOP, sender, None, Normal()))
     if not session.leave_wait(Normal()) and session.callbacks.any_async:
         _limit_callback(session)
 
