@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.commands import COMMANDS
-from ergo_py.shell.arguments import make_parser
+from ergo_py.shell.arguments import parse
 from tests.examples.programs import EXAMPLES, promises
 from tests.examples.test_readmes import ELSEWHERE
 from tests.pages import COMMAND, PAGES, ROOT, Block, blocks, path_of, region, stale, updated
@@ -107,7 +107,7 @@ def unknown_command(line: str) -> str | None:
             return None if name in COMMANDS else f"no {line!r}"
         case ["ergo", *arguments]:
             try:
-                make_parser().parse_args(arguments)
+                parse(arguments)
             except SystemExit:
                 return f"ergo does not take {arguments}"
             return None

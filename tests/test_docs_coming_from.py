@@ -12,7 +12,7 @@ import pytest
 
 import ergo_py
 from ergo_py._core.vocabulary.options import SpawnKeywords
-from ergo_py.shell.arguments import make_parser
+from ergo_py.shell.arguments import parse
 from tests.control.rig import runtime_directory
 from tests.shell.terminal import ROOT, at_terminal
 from tests.shell.transcripts import assert_typed, transcripts
@@ -101,7 +101,7 @@ def test_the_commands_that_a_page_names_exist(page: Path) -> None:
 
     for command in commands:
         with pytest.raises(SystemExit, match=r"^0$"):
-            make_parser().parse_args([command, "--help"])
+            parse([command, "--help"])
 
 
 def test_a_plain_prompt_prints_the_transcript_of_the_page_for_pykka() -> None:

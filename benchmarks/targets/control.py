@@ -15,7 +15,7 @@ from benchmarks.targets.target import Target
 from ergo_py.control.conversation import Conversation
 from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_request, refusal
 from ergo_py.control.request import Arguments
-from ergo_py.shell.arguments import make_parser
+from ergo_py.shell.arguments import parse
 from ergo_py.shell.exit_codes import Leave
 
 __all__ = ["JSON", "TARGETS"]
@@ -94,7 +94,7 @@ def command_line(data: bytes) -> str:
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            chosen = make_parser().parse_args(words)
+            chosen = parse(words)
     except SystemExit as left:
         status = left.code
     except Leave:

@@ -2,6 +2,7 @@
 
 import sys
 import webbrowser
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,8 @@ async def _serve(plan: Plan, options: ObserveOptions) -> None:
         url = await node.call(server, Url())
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
-        sys.stderr.write("keep this address secret: it opens the page; Ctrl-C ends it\n")
+        with suppress(OSError):  # the page is served all the same
+            sys.stderr.write("keep this address secret: it opens the page; Ctrl-C ends it\n")
         if options.opens:
             await trio.to_thread.run_sync(webbrowser.open, url)
         await trio.sleep_forever()

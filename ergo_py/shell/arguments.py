@@ -3,12 +3,16 @@
 import argparse
 import sys
 from functools import cache
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from .._core.vocabulary.choices import LEVELS, OUTPUTS, PERMISSIONS
-from .._core.vocabulary.hints import did_you_mean
+from .._core.vocabulary.hints import did_you_mean, near
 from ..control.rendering import SORTS
 from .exit_codes import Status
+from .output import complain
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 __all__ = ["SHELLS", "make_parser", "parse"]
 
@@ -28,16 +32,41 @@ statuses: 0 done, 1 failed, 2 wrong usage, 3 no such node, 4 no such process,
 """
 
 
+class _MisuseError(Exception):
+    """The command line is wrong: the parser that says so, and its text."""
+
+    def __init__(self, parser: argparse.ArgumentParser, text: str) -> None:
+        super().__init__(text)
+        self.parser = parser
+        self.text = text
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Report the error, with the nearest valid choice in place of all choices."""
-        shown, _, choices = message.partition(" (choose from ")
-        given = shown.partition("invalid choice: ")[2].strip("'")
-        known = choices.rstrip(")").replace("'", "").split(", ")
-        if given and (hint := did_you_mean(given, known, "{}")):
-            message = shown + hint
-        self.print_usage(sys.stderr)
-        self.exit(Status.USAGE, f"{self.prog}: {message}\n")
+        """Leave the error to `parse`, which knows the whole command line."""
+        raise _MisuseError(self, message)
+
+    def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:
+        """Print the help. An output that is lost raises, which some versions of argparse hide."""
+        (sys.stdout if file is None else file).write(self.format_help())
+        sys.stdout.flush()
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Leave after the help or the version. An output that is lost raises here: at its end,
+        Python would show a traceback.
+        """
+        sys.stdout.flush()
+        super().exit(status, message)
+
+
+def _options_of(command: argparse.ArgumentParser) -> list[str]:
+    return [option for action in command._actions for option in action.option_strings]
+
+
+def _commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    actions = parser._actions
+    (commands,) = (each for each in actions if isinstance(each, argparse._SubParsersAction))
+    return dict(commands.choices)
 
 
 def _permissions(text: str) -> frozenset[str]:
@@ -293,20 +322,67 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Parse a command line. An unknown option ends the program with the nearest option of the
-    command, which argparse does not tell.
+    """Parse a command line. A wrong one ends the program with the nearest valid word, which
+    argparse does not tell.
     """
-    options, unknown = make_parser().parse_known_args(words)
+    try:
+        options, unknown = make_parser().parse_known_args(words)
+        if not unknown:
+            return options
+        parser: argparse.ArgumentParser = options.parser
+        text = ""
+    except _MisuseError as misuse:
+        parser, text = misuse.parser, _nearest_choice(misuse.text)
+        # A missing argument hides a misspelt option, and may be missing because of it.
+        is_missing = text.startswith("the following arguments are required")
+        unknown = _unknown_options(parser, words) if is_missing else []
     if unknown:
-        command: argparse.ArgumentParser = options.parser
-        named = (each.partition("=")[0] for each in unknown)
-        hints = (did_you_mean(each, _options_of(command), "{}") for each in named)
-        command.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, hints), '')}")
-    return options
+        hints = (_option_hint(parser, each.partition("=")[0]) for each in unknown)
+        text = f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, hints), '')}"
+    complain(f"{parser.format_usage()}{parser.prog}: {text}")
+    raise SystemExit(Status.USAGE)
 
 
-def _options_of(command: argparse.ArgumentParser) -> list[str]:
-    return [option for action in command._actions for option in action.option_strings]
+def _nearest_choice(text: str) -> str:
+    """The text of argparse, with the nearest valid choice in place of all choices."""
+    shown, _, choices = text.partition(" (choose from ")
+    given = shown.partition("invalid choice: ")[2].strip("'")
+    known = choices.rstrip(")").replace("'", "").split(", ")
+    hint = did_you_mean(given, known, "{}") if given else ""
+    return shown + hint if hint else text
+
+
+def _unknown_options(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    known = [*_options_of(parser), *_options_of(make_parser())]
+    return [
+        word
+        for word in words
+        if word.startswith("--")
+        and not any(each.startswith(word.partition("=")[0]) for each in known)
+    ]
+
+
+def _option_hint(parser: argparse.ArgumentParser, word: str) -> str:
+    """The end of a text about an unknown option: the nearest option of the command, or the
+    commands that have it.
+    """
+    if not word.startswith("-"):
+        return ""
+    own = _options_of(parser)
+    if word in own:
+        return f"; write it behind the command: {parser.prog} {word}"
+    if hint := did_you_mean(word, own, "{}"):
+        return hint
+    having: dict[str, list[str]] = {}
+    for name, command in _commands_of(make_parser()).items():
+        for option in _options_of(command):
+            having.setdefault(option, []).append(name)
+    found = word if word in having else near(word, having)
+    if found is None:
+        return ""
+    *names, last = having[found]
+    listed = f"{', '.join(names)} and {last}" if names else last
+    return f"; {found} is an option of {listed}"
 
 
 def _add_demo(grammar: _Grammar) -> None:

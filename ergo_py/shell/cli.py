@@ -1,66 +1,78 @@
 """`main`: the entry point of ``ergo``. Runs a command and returns a status for scripts."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 
 from .._core.vocabulary.errors import ErgoError
 from .arguments import make_parser, parse
 from .exit_codes import Leave, Status
-from .output import complain, is_lost_output, prepare, show
+from .output import (
+    complain,
+    discard,
+    drop_lost_output,
+    flush,
+    is_lost_output,
+    open_closed_streams,
+    prepare,
+    show,
+)
 
 __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return the exit status."""
-    parser = make_parser()
-    words = sys.argv[1:] if arguments is None else arguments
-    if not words:
-        parser.print_help()
-        return Status.USAGE
+    open_closed_streams()
+    status = Status.DONE
     try:
-        if words[:2] == ["completion", "--words"]:
-            # From a completion script. Not for argparse: the rest is an unfinished command line.
-            return _complete(parser, words[2:])
-        options = parse(words)
-        if options.command == "run":
-            from .local_node import run  # noqa: PLC0415 - it imports the kernel
-
-            return run(options)
-        # Not for `ergo run`: the output of the program is its own affair.
-        prepare()
-        if options.command == "observe":
-            return _observe(options)
-        if options.command == "shell":
-            from .local_node import shell  # noqa: PLC0415 - it imports the kernel
-
-            return shell(options)
-        _command(options.command)(options)
-        sys.stdout.flush()
+        status = _run(sys.argv[1:] if arguments is None else arguments)
+        flush(sys.stdout)
     except Leave as leave:
         complain(f"ergo: {leave.text}")
-        return leave.status
+        status = leave.status
     except ErgoError as error:
         complain(f"ergo: {error}")
-        return Status.FAILED
+        status = Status.FAILED
     except BrokenPipeError:
-        _drop_output()  # its reader has closed the pipe, such as `head`
+        pass  # the reader of the output has closed the pipe, such as `head`
     except OSError as error:
         if not is_lost_output(error):
             raise
-        _drop_output()
         complain(f"ergo: the output cannot be written: {error.strerror}")
-        return Status.FAILED
+        status = status or Status.FAILED
     except KeyboardInterrupt:
-        return Status.INTERRUPTED
+        status = Status.INTERRUPTED
+    finally:
+        drop_lost_output()
+    return status
+
+
+def _run(words: list[str]) -> Status:
+    parser = make_parser()
+    if not words:
+        parser.print_help()
+        return Status.USAGE
+    if words[:2] == ["completion", "--words"]:
+        # From a completion script. Not for argparse: the rest is an unfinished command line.
+        return _complete(parser, words[2:])
+    options = parse(words)
+    if options.command == "run":
+        from .local_node import run  # noqa: PLC0415 - it imports the kernel
+
+        if sys.__stdout__ is None:
+            discard(sys.stdout)  # as Python does with the output of a program
+        return run(options)
+    # Not for `ergo run`: the output of the program is its own affair.
+    prepare()
+    if options.command == "observe":
+        return _observe(options)
+    if options.command == "shell":
+        from .local_node import shell  # noqa: PLC0415 - it imports the kernel
+
+        return shell(options)
+    _command(options.command)(options)
     return Status.DONE
-
-
-def _drop_output() -> None:
-    """Prevent a second error when Python flushes the output at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _command(name: str) -> Callable[[argparse.Namespace], None]:

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -133,7 +134,7 @@ def _run(options: argparse.Namespace, loaded: Callable[[], None]) -> Status:
     except Exception as error:
         if isinstance(error, BadInputError) and error.what == "name":
             raise Leave(Status.USAGE, str(error)) from None
-        traceback.print_exception(error)
+        _show_traceback(error)
         return Status.FAILED
     if (
         isinstance(program.app, type)
@@ -144,6 +145,12 @@ def _run(options: argparse.Namespace, loaded: Callable[[], None]) -> Status:
         complain(f"{program.app.__qualname__} ended: {result}")
         return Status.FAILED
     return Status.DONE
+
+
+def _show_traceback(error: BaseException) -> None:
+    """Print the error of a program. If it cannot be written, the exit status alone tells."""
+    with suppress(OSError):
+        traceback.print_exception(error)
 
 
 def shell(options: argparse.Namespace) -> Status:
@@ -167,7 +174,7 @@ def shell(options: argparse.Namespace) -> Status:
             is_plain=options.plain,
         ).run()
     except ErgoError as error:
-        traceback.print_exception(error)
+        _show_traceback(error)
         return Status.FAILED
     finally:
         if local is not None:

@@ -6,8 +6,10 @@ import codecs
 import errno
 import io
 import json
+import os
 import sys
-from typing import Final
+from contextlib import suppress
+from typing import IO, Final
 
 from .._core.vocabulary.text import printable, printable_lines
 from .exit_codes import Leave, Status
@@ -15,8 +17,12 @@ from .exit_codes import Leave, Status
 __all__ = [
     "ask_terminal",
     "complain",
+    "discard",
+    "drop_lost_output",
     "escape_json",
+    "flush",
     "is_lost_output",
+    "open_closed_streams",
     "prepare",
     "say",
     "say_json",
@@ -51,13 +57,56 @@ def prepare() -> None:
             stream.reconfigure(errors="ergo_stand_in")
 
 
+def open_closed_streams() -> None:
+    """Open the standard streams that the caller has closed, before a socket gets their numbers:
+    nothing to read, output that cannot be written, and complaints that nobody reads.
+    """
+    for name, mode, flags in _STREAMS:
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, flags)
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - for good
+            setattr(sys, name, stream)
+
+
+def flush(stream: IO[str]) -> None:
+    """Write the rest of an output, unless a program has closed or removed the stream."""
+    if not getattr(stream, "closed", True):
+        stream.flush()
+
+
+def drop_lost_output() -> None:
+    """Prevent an error when Python flushes at its end what could not be written before."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            flush(stream)
+        except OSError:
+            discard(stream)
+
+
+def discard(stream: IO[str]) -> None:
+    """Let a stream take all output, and drop it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
 def is_lost_output(error: OSError) -> bool:
-    """Whether the output cannot be written: its reader has closed the pipe, or a disk is full."""
+    """Whether the output cannot be written: its reader has closed the pipe, a disk is full, or the
+    caller has closed the stream.
+    """
     return isinstance(error, BrokenPipeError) or error.errno in _CANNOT_WRITE
 
 
-_CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""The errors of a full or failing disk, to which the output was directed."""
+_CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""The errors of a full or failing disk, to which the output was directed, and of a stream that the
+caller has closed.
+"""
+
+_STREAMS: Final = (
+    ("stdin", "r", os.O_RDONLY),
+    ("stdout", "w", os.O_RDONLY),  # each write fails
+    ("stderr", "w", os.O_WRONLY),
+)
 
 
 def say(text: str) -> None:
@@ -76,8 +125,9 @@ def say_json(value: object) -> None:
 
 
 def complain(text: str) -> None:
-    """Print a text to stderr."""
-    sys.stderr.write(f"{printable_lines(text)}\n")
+    """Print a text to stderr. If it cannot be written, the exit status alone tells."""
+    with suppress(OSError):
+        sys.stderr.write(f"{printable_lines(text)}\n")
 
 
 def ask_terminal(question: str, *, yes: bool) -> None:

@@ -81,6 +81,45 @@ def test_each_misspelt_option_of_a_command_is_answered_with_the_option(
         assert f"; did you mean {name}?" in text
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_misspelt_option_is_answered_also_where_arguments_are_missing(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = said(capsys, command, "--helpp")
+
+    assert status == Status.USAGE
+    assert f"ergo {command}: unrecognized arguments: --helpp; did you mean --help?\n" in text
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        ("ps --yess", "ergo ps: unrecognized arguments: --yess; --yes is an option of entities, "),
+        ("ps --yes=1", "ergo ps: unrecognized arguments: --yes=1; --yes is an option of entities"),
+        ("new shop --portt 1", "; --port is an option of demo and observe\n"),
+        ("ps --observer", "; --observe is an option of simulate\n"),
+        (
+            "--json ps",
+            "unrecognized arguments: --json; write it behind the command: ergo ps --json",
+        ),
+        ("--versoin", "ergo: unrecognized arguments: --versoin; did you mean --version?"),
+        ("--yess", "ergo: unrecognized arguments: --yess; --yes is an option of "),
+        ("ps --xyzzy", "ergo ps: unrecognized arguments: --xyzzy\n"),
+        ("ps demo other", "ergo ps: unrecognized arguments: other\n"),
+        ("kill", "ergo kill: the following arguments are required: NODE, WHO\n"),
+        ("run --reload", "ergo run: the following arguments are required: PROGRAM"),
+        ("run --rel", "ergo run: the following arguments are required: PROGRAM"),
+    ],
+)
+def test_an_option_of_another_command_is_answered_with_the_commands_that_have_it(
+    words: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said_text = said(capsys, *words.split())
+
+    assert status == Status.USAGE
+    assert text in said_text
+
+
 CHOICES = [
     (command, option.split(), choice)
     for command, usage in USAGE.items()

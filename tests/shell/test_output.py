@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -193,7 +194,7 @@ def test_the_commands_that_write_and_those_of_programs_are_all() -> None:
 def closed_pipe() -> Iterator[IO[str]]:
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w", encoding="utf-8") as pipe:
+    with os.fdopen(write, "w", encoding="utf-8", buffering=1) as pipe:
         yield pipe
 
 
@@ -201,20 +202,47 @@ def closed_pipe() -> Iterator[IO[str]]:
 def full_disk() -> Iterator[IO[str]]:
     if not Path("/dev/full").exists():
         pytest.skip("this platform has no /dev/full")
-    with Path("/dev/full").open("w", encoding="utf-8") as disk:
+    with Path("/dev/full").open("w", encoding="utf-8", buffering=1) as disk:
         yield disk
 
 
-FULL = f"ergo: the output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+@contextmanager
+def closed_stream() -> Iterator[None]:
+    """As Python shows a stream that the caller has closed."""
+    yield None
+
+
+Lost = Callable[[], AbstractContextManager[IO[str] | None]]
+
+
+def cannot_write(error: int) -> str:
+    return f"ergo: the output cannot be written: {os.strerror(error)}\n"
+
+
+def run_without(name: str, lost: Lost, words: list[str]) -> int:
+    """The status of a command whose output or complaints go to a lost stream."""
+    with lost() as stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, name, stream)
+        try:
+            return main(words)
+        except SystemExit as leave:
+            return int(leave.code or 0)
+        finally:
+            if stream is None:
+                os.close(getattr(sys, name).fileno())
 
 
 @pytest.mark.parametrize(
     "lost, status, text",
-    [(closed_pipe, Status.DONE, ""), (full_disk, Status.FAILED, FULL)],
-    ids=["head", "full"],
+    [
+        (closed_pipe, Status.DONE, ""),
+        (full_disk, Status.FAILED, cannot_write(errno.ENOSPC)),
+        (closed_stream, Status.FAILED, cannot_write(errno.EBADF)),
+    ],
+    ids=["head", "full", "closed"],
 )
 def test_a_command_without_a_reader_or_disk_shows_no_traceback(
-    lost: Callable[[], AbstractContextManager[IO[str]]],
+    lost: Lost,
     status: Status,
     text: str,
     tmp_path: Path,
@@ -228,9 +256,104 @@ def test_a_command_without_a_reader_or_disk_shows_no_traceback(
     ) as node:
         for name in ("plain", "killed", "ended"):
             node.spawn(Hostile, name=name)
-        for words in WRITING:
-            with lost() as output, monkeypatch.context() as patch:
-                patch.setattr(sys, "stdout", output)
-                ended[tuple(words)] = (main(words), capsys.readouterr().err)
+        for words in [*WRITING, ["--help"], ["--version"], ["ps", "--help"]]:
+            ended[tuple(words)] = (run_without("stdout", lost, words), capsys.readouterr().err)
 
     assert [pair for pair in ended.items() if pair[1] != (status, text)] == []
+
+
+COMPLAINING = {
+    (): Status.USAGE,
+    ("ps", "nobody"): Status.NO_NODE,
+    ("ps", "--yess"): Status.USAGE,
+    ("psx",): Status.USAGE,
+    ("kill", "demo", "nobody", "--yes"): Status.NO_PROCESS,
+    ("kill", "demo", "plain"): Status.NOT_CONFIRMED,
+    ("run", "nothing.py"): Status.USAGE,
+    ("shell", "nothing.py"): Status.USAGE,
+    ("upgrade", "nobody"): Status.NO_NODE,
+    ("simulate", "nothing.py::test"): Status.USAGE,
+    ("nodes",): Status.DONE,
+}
+
+
+@pytest.mark.parametrize("lost", [closed_pipe, full_disk, closed_stream])
+def test_a_complaint_that_cannot_be_written_leaves_the_status_as_it_is(
+    lost: Lost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = {}
+    with open_node("demo@localhost", control="look,act", log_output="none") as node:
+        node.spawn(Hostile, name="plain")
+        for words in COMPLAINING:
+            ended[words] = run_without("stderr", lost, [*words])
+
+    assert ended == COMPLAINING
+
+
+PRINTS = """\
+async def main(node):
+    print("done")
+"""
+FAILS = "async def main(node): raise ValueError('no')"
+
+
+@pytest.mark.parametrize(
+    "command, status, text",
+    [
+        ("--version >&-", Status.FAILED, cannot_write(errno.EBADF)),
+        ("--version <&- 2>&-", Status.DONE, ""),
+        ("--version >&- 2>&-", Status.FAILED, ""),
+        ("--help > /dev/full", Status.FAILED, cannot_write(errno.ENOSPC)),
+        ("> /dev/full", Status.FAILED, cannot_write(errno.ENOSPC)),
+        ("ps --yess 2> /dev/full", Status.USAGE, ""),
+        ("kill demo plain <&-", Status.NO_NODE, None),
+        ("run prints.py > /dev/full", Status.FAILED, cannot_write(errno.ENOSPC)),
+        ("run prints.py >&-", Status.DONE, ""),
+        ("run prints.py <&- >&- 2>&-", Status.DONE, ""),
+        ("run fails.py 2> /dev/full", Status.FAILED, ""),
+        ("run fails.py 2>&-", Status.FAILED, ""),
+        ("shell > /dev/full", Status.FAILED, cannot_write(errno.ENOSPC)),
+        ("shell >&-", Status.FAILED, cannot_write(errno.EBADF)),
+    ],
+)
+def test_a_program_with_closed_or_full_streams_ends_with_its_status(
+    command: str, status: Status, text: str | None, tmp_path: Path
+) -> None:
+    if "/dev/full" in command and not Path("/dev/full").exists():
+        pytest.skip("this platform has no /dev/full")
+    (tmp_path / "prints.py").write_text(PRINTS, encoding="utf-8")
+    (tmp_path / "fails.py").write_text(FAILS, encoding="utf-8")
+
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {command}', "sh", *ERGO],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
+        input="1 + 1\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (status, done.stderr if text is None else text)
+    assert "Traceback" not in done.stderr
+
+
+def test_the_observer_page_is_served_if_its_advice_cannot_be_written(tmp_path: Path) -> None:
+    with (
+        full_disk() as disk,
+        subprocess.Popen(
+            [*ERGO, "observe", "--port", "0"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=disk,
+            text=True,
+        ) as program,
+    ):
+        assert program.stdout is not None
+        address = program.stdout.readline()
+        program.send_signal(signal.SIGINT)
+
+    assert "#token=" in address
+    assert program.returncode == Status.INTERRUPTED
