@@ -11,7 +11,7 @@ from ._core.verbs.batches import batch_items, serve_batches
 from ._core.verbs.behaviour import M_contra
 from ._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from ._core.vocabulary.messages import LogRecord, Response
-from ._core.vocabulary.public_names import show_public_names
+from ._core.vocabulary.public_names import name_for_annotations, show_public_names
 from ._core.vocabulary.reasons import Reason
 from ._core.vocabulary.text import type_of
 from .idle import IdleVerbs, serve_idle
@@ -21,6 +21,8 @@ from .streams.verbs import StreamVerbs
 
 if TYPE_CHECKING:
     from .entity_handles import EntityHandle
+else:
+    name_for_annotations(__name__, {"ergo_py.entity_handles": "EntityHandle"})
 
 __all__ = ["Actor"]
 

@@ -1,11 +1,12 @@
 """`Registry`: processes by keys of any kind. `Group`: processes that can be addressed together."""
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ._core.kernel import Kernel
 from ._core.processes.process import Process
 from ._core.tables.directory import RegistryTable
+from ._core.verbs.behaviour import Behaviour
 from ._core.verbs.common import check_priority
 from ._core.vocabulary.envelopes import Priority
 from ._core.vocabulary.errors import (
@@ -22,9 +23,6 @@ from ._core.vocabulary.messages import GroupJoined, GroupLeft, Sent
 from ._core.vocabulary.options import check_name
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Unregistered
-
-if TYPE_CHECKING:
-    from ._core.verbs.behaviour import Behaviour
 
 __all__ = ["Group", "Registry"]
 

@@ -18,7 +18,7 @@ from ._core.vocabulary.ids import Called, EventName, Ref, Target
 from ._core.vocabulary.info import ApplicationInfo
 from ._core.vocabulary.messages import Request, Untyped
 from ._core.vocabulary.options import SpawnKeywords
-from ._core.vocabulary.public_names import show_public_names
+from ._core.vocabulary.public_names import name_for_annotations, show_public_names
 from ._core.vocabulary.reasons import Unregistered
 from .actor import Actor
 from .applications.application import Application
@@ -41,6 +41,23 @@ if TYPE_CHECKING:
     from .supervision.tree import TreeNode
     from .tasks.handle import Task
     from .tasks.process import Runner
+else:
+    name_for_annotations(
+        __name__,
+        {
+            "ergo_py.entity_handles": "EntityHandle EntityTable",
+            "ergo_py.groups": "Group Registry",
+            "ergo_py.network.network": "Network",
+            "ergo_py.network.remote_node": "RemoteNode",
+            "ergo_py.network.traffic.info": "NetworkInfo",
+            "ergo_py.streams.events": "EventStream",
+            "ergo_py.streams.parts": "CalledStream PartStream",
+            "ergo_py.supervision.pool": "PoolHandle",
+            "ergo_py.supervision.tree": "TreeNode",
+            "ergo_py.tasks.handle": "Task",
+            "ergo_py.tasks.process": "Runner",
+        },
+    )
 
 __all__ = ["Node", "open_node"]
 

@@ -5,7 +5,7 @@ while the child restarts.
 import math
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import trio
 from trio.lowlevel import current_task
@@ -20,6 +20,7 @@ from ._core.runtime.bridge import get_ident
 from ._core.runtime.dispatcher_threads import callback_here, job_here
 from ._core.tables.child_slot import ChildSlot, Claim
 from ._core.tables.pending_calls import Caller, ring_of
+from ._core.verbs.behaviour import Behaviour
 from ._core.verbs.common import check_priority, check_timeout
 from ._core.vocabulary.envelopes import MESSAGE, Envelope, Lane, Overflow, Priority
 from ._core.vocabulary.errors import (
@@ -38,9 +39,6 @@ from ._core.vocabulary.messages import Request, Sent, Untyped, Why
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason, Shutdown
 from ._core.vocabulary.states import Operation
-
-if TYPE_CHECKING:
-    from ._core.verbs.behaviour import Behaviour
 
 __all__ = ["Service", "taken_from"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, overload
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_name, check_number
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import name_for_annotations, show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..service import Service
 from ..supervision.specs import ChildSpec, RestartPolicy, Strategy, SupervisorSpec
@@ -20,6 +20,8 @@ from ..supervision.supervisor import Supervisor, read_spec
 
 if TYPE_CHECKING:
     from ..node import Node
+else:
+    name_for_annotations(__name__, {"ergo_py.node": "Node"})
 
 __all__ = ["Application", "Needs", "start_order"]
 

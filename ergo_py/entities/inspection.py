@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from .._core.inspection.state import redacted, show
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import name_for_annotations, show_public_names
 from ..entity_handles import (
     Address,
     EntityFigures,
@@ -31,6 +31,14 @@ from .record import Owed, Record
 if TYPE_CHECKING:
     from .active_entities import Keeping
     from .entity import Entity
+else:
+    name_for_annotations(
+        __name__,
+        {
+            "ergo_py.entities.active_entities": "Keeping",
+            "ergo_py.entities.entity": "Entity",
+        },
+    )
 
 __all__ = ["EntityInspector", "KeeperInspection"]
 

@@ -8,10 +8,13 @@ from .._core.verbs.behaviour import Behaviour, M_contra
 from .._core.verbs.common import check_timeout
 from .._core.vocabulary.ids import Called, Target
 from .._core.vocabulary.messages import Request, Untyped
+from .._core.vocabulary.public_names import name_for_annotations
 from ..tasks.verbs import TaskVerbs
 
 if TYPE_CHECKING:
     from .parts import CalledStream, PartStream
+else:
+    name_for_annotations(__name__, {"ergo_py.streams.parts": "CalledStream PartStream"})
 
 __all__ = ["StreamVerbs"]
 

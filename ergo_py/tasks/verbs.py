@@ -6,18 +6,29 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from .._core.kernel import Kernel
 from .._core.processes.process import Process
+from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.common import check_timeout
 from .._core.vocabulary.dispatchers import Dispatcher
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.ids import Target
+from .._core.vocabulary.public_names import name_for_annotations
 from .._core.vocabulary.states import Operation
 
 if TYPE_CHECKING:
-    from .._core.verbs.behaviour import Behaviour
     from .function import Work
     from .handle import Task, TaskResult
     from .process import Runner
     from .stream import MapStream
+else:
+    name_for_annotations(
+        __name__,
+        {
+            "ergo_py.tasks.function": "Work",
+            "ergo_py.tasks.handle": "Task TaskResult",
+            "ergo_py.tasks.process": "Runner",
+            "ergo_py.tasks.stream": "MapStream",
+        },
+    )
 
 __all__ = ["TaskVerbs"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._core.verbs.node import Node
 from .._core.verbs.node_access import check_node
 from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import name_for_annotations, show_public_names
 from .figures import read_figures
 from .metrics import (
     METRICS,
@@ -23,6 +23,14 @@ from .metrics import (
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from prometheus_client.registry import CollectorRegistry
+else:
+    name_for_annotations(
+        __name__,
+        {
+            "opentelemetry.metrics": "MeterProvider",
+            "prometheus_client.registry": "CollectorRegistry",
+        },
+    )
 
 __all__ = ["instrument", "register"]
 

@@ -16,12 +16,20 @@ from .._core.sources import chance
 from .._core.vocabulary.envelopes import EVENT
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_flag, check_number
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import name_for_annotations, show_public_names
 from .._core.vocabulary.text import shown
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, TracerProvider
+else:
+    name_for_annotations(
+        __name__,
+        {
+            "opentelemetry.context": "Context",
+            "opentelemetry.trace": "Span SpanContext TracerProvider",
+        },
+    )
 
 __all__ = ["OpenTelemetry"]
 

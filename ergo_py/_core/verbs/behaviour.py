@@ -38,6 +38,7 @@ from ..vocabulary.ids import PID, Alias, Called, Ref, Target
 from ..vocabulary.info import MetaInfo
 from ..vocabulary.messages import NO_REPLY, NoReply, Request, Sent, Untyped
 from ..vocabulary.options import MetaKeywords, SpawnKeywords, check_number, read_options
+from ..vocabulary.public_names import name_for_annotations
 from ..vocabulary.reasons import Normal, as_reason
 from ..vocabulary.states import CALLS_ALLOWED, Operation
 from .common import (
@@ -61,6 +62,13 @@ if TYPE_CHECKING:
 
     M_contra = typing_extensions.TypeVar("M_contra", contravariant=True, default=Any)
 else:
+    name_for_annotations(
+        __name__,
+        {
+            "structlog.typing": "FilteringBoundLogger",
+            "ergo_py.node": "Node",
+        },
+    )
     M_contra = TypeVar("M_contra", contravariant=True)
 
 __all__ = ["Behaviour", "M_contra", "behaviour_of", "check_task", "declared_class", "made_by"]

@@ -19,7 +19,7 @@ from ..vocabulary.errors import BehaviourError, NotAllowedError, Reject, Unhandl
 from ..vocabulary.ids import PID, Alias, Ref, Target
 from ..vocabulary.messages import Response, Sent
 from ..vocabulary.options import MetaKeywords, check_number, read_meta_options
-from ..vocabulary.public_names import show_public_names
+from ..vocabulary.public_names import name_for_annotations, show_public_names
 from ..vocabulary.reasons import Normal, Reason, as_reason
 from ..vocabulary.states import MetaOperation
 from .common import NotSpawned, arm_timer, check_caller, check_error, check_timeout
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from .behaviour import Behaviour
+else:
+    name_for_annotations(
+        __name__,
+        {
+            "structlog.typing": "FilteringBoundLogger",
+            "ergo_py._core.verbs.behaviour": "Behaviour",
+        },
+    )
 
 __all__ = ["MetaProcess", "spawn_checked_meta"]
 

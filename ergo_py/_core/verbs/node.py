@@ -26,6 +26,7 @@ from ..vocabulary.ids import PID, Called, Target
 from ..vocabulary.info import ExitReport
 from ..vocabulary.messages import DeadLetter, Request, Sent, Untyped
 from ..vocabulary.options import Options, SpawnKeywords, check_name, check_number, read_options
+from ..vocabulary.public_names import name_for_annotations
 from ..vocabulary.reasons import Reason, Shutdown
 from .behaviour import Behaviour, behaviour_of
 from .common import (
@@ -42,6 +43,8 @@ from .node_inspection import NodeInspection
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
+else:
+    name_for_annotations(__name__, {"structlog.typing": "FilteringBoundLogger"})
 
 __all__ = ["Node"]
 

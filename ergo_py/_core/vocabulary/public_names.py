@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import FunctionType, MappingProxyType
-from typing import Final
+from typing import Any, Final, Self
 
 __all__ = [
     "load_on_first_use",
+    "name_for_annotations",
     "platform_text",
     "show_members",
     "show_public_names",
@@ -74,6 +75,43 @@ def load_on_first_use(
         return sorted({*namespace, *module_of})
 
     return load, names_of_package
+
+
+def name_for_annotations(module: str, homes: Mapping[str, str]) -> None:
+    """Let annotations of a module name classes that it must not import, since their modules are
+    loaded later, stand above it or need an extra: a table from their module to their names.
+    `typing.get_type_hints` imports a class when it meets its name.
+    """
+    namespace = vars(sys.modules[module])
+    for home, names in homes.items():
+        namespace.update((name, _LateClass(home, name)) for name in names.split())
+
+
+class _LateClass(str):
+    """A class in annotations, not imported yet. `typing` takes a string that is the value of a name
+    for an annotation, and evaluates it: this one imports the class. It is no class elsewhere.
+    """
+
+    __slots__ = ("_home", "_name")
+
+    def __new__(cls, home: str, name: str) -> Self:
+        made = super().__new__(cls, f"__import__({home!r}, fromlist=[{name!r}]).{name}")
+        made._home, made._name = home, name
+        return made
+
+    def _load(self) -> Any:
+        return getattr(import_module(self._home), self._name)
+
+    def __getitem__(self, parameters: Any) -> Any:
+        # `typing` looks at the first letter of a string.
+        is_letter = isinstance(parameters, int | slice)
+        return super().__getitem__(parameters) if is_letter else self._load()[parameters]
+
+    def __or__(self, other: Any) -> Any:
+        return self._load() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self._load()
 
 
 def platform_text(subject: str, error: ImportError, extra: str | None = None) -> str | None:

@@ -1,17 +1,14 @@
 """`MemoryStore`: a store for tests. Its rows last as long as the program."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
 import trio
 
 from ..._core.vocabulary.public_names import show_public_names
+from ...actor import Actor
 from ...entity_handles import Address
 from ..errors import EntityStoreError, FencedError
 from .store import Due, Row, Write
-
-if TYPE_CHECKING:
-    from ...actor import Actor
 
 __all__ = ["MemoryStore"]
 

@@ -4,19 +4,17 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
+from ...actor import Actor
 from ...entity_handles import Address
 from ...network.stores.file_locks import locked_file
 from ..errors import EntityStoreError, FencedError
 from .file_systems import check_local_disk
 from .store import Due, Row, Write
 from .threaded import ThreadedStore
-
-if TYPE_CHECKING:
-    from ...actor import Actor
 
 __all__ = ["SQLite"]
 

@@ -1,13 +1,11 @@
 """`Store`: the contract of a store of entities. ``ergo_py.testing.STORE_RULES`` checks it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ..._core.vocabulary.public_names import show_public_names
+from ...actor import Actor
 from ...entity_handles import Address
-
-if TYPE_CHECKING:
-    from ...actor import Actor
 
 __all__ = ["Due", "Row", "Store", "Write"]
 

@@ -3,16 +3,14 @@ writing.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ..._core.vocabulary.errors import CallError, NodeStoppedError
+from ...actor import Actor
 from ...entity_handles import Address
 from ...meta.blocking_calls import BlockingCalls
 from ..errors import EntityStoreError
 from .store import Due, Row, Write
-
-if TYPE_CHECKING:
-    from ...actor import Actor
 
 __all__ = ["BlockingStore", "ThreadedStore"]
 

@@ -11,6 +11,7 @@ import trio
 from ..._core.sources import SeededSources, replace_sources
 from ..._core.vocabulary.errors import BadInputError, ErgoError, NotAllowedError
 from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.public_names import name_for_annotations
 from ...meta.sockets.socket_source import replace_sockets
 from ..leaks import LeakError
 from ..task_order import ordered_by
@@ -29,6 +30,8 @@ from .tasks import TaskOwners, WorldOrder, describe_tasks, lift_shields, tasks_o
 
 if TYPE_CHECKING:
     from ...network.carriers.memory import Memory
+else:
+    name_for_annotations(__name__, {"ergo_py.network.carriers.memory": "Memory"})
 
 __all__ = ["CheckError", "World", "run_world"]
 

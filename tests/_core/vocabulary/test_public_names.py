@@ -5,10 +5,13 @@ checkers name, and the names print under the package.
 import ast
 import pickle
 import pydoc
+import sys
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from importlib.util import resolve_name
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -21,6 +24,7 @@ import ergo_py.supervision
 import ergo_py.tasks
 import ergo_py.telemetry
 from ergo_py import CallTimeoutError, meta, web
+from ergo_py._core.vocabulary.public_names import name_for_annotations
 
 LAZY = pytest.mark.parametrize(
     "package",
@@ -180,3 +184,35 @@ def test_a_call_without_an_answer_names_the_request_as_programs_write_it() -> No
     request = meta.Port.Write(b"a")
 
     assert "Port.Write within 2 s" in str(CallTimeoutError("program", request, 2.0))
+
+
+READER = """
+from collections.abc import Callable
+
+def read(
+    bare: "Fraction",
+    of: "Sequence[Fraction]",
+    first: "Fraction | None",
+    last: "None | Fraction",
+    inside: "Callable[[Fraction], list[Fraction]]",
+) -> "Fraction": ...
+"""
+
+
+def test_annotations_name_classes_that_their_module_does_not_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = ModuleType("reader")
+    monkeypatch.setitem(sys.modules, "reader", reader)
+
+    name_for_annotations("reader", {"fractions": "Fraction", "collections.abc": "Sequence"})
+    exec(READER, vars(reader))
+
+    assert get_type_hints(reader.read) == {
+        "bare": Fraction,
+        "of": Sequence[Fraction],
+        "first": Fraction | None,
+        "last": None | Fraction,
+        "inside": Callable[[Fraction], list[Fraction]],
+        "return": Fraction,
+    }
