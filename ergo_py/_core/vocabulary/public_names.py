@@ -5,8 +5,9 @@ the package that users import them from, not under the module that defines them.
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from operator import or_
 from types import FunctionType, MappingProxyType
-from typing import Any, Final, Self
+from typing import Final
 
 __all__ = [
     "load_on_first_use",
@@ -84,34 +85,27 @@ def name_for_annotations(module: str, homes: Mapping[str, str]) -> None:
     """
     namespace = vars(sys.modules[module])
     for home, names in homes.items():
-        namespace.update((name, _LateClass(home, name)) for name in names.split())
+        for name in names.split():
+            namespace[name] = _LateClass(f"__import__({home!r}, fromlist=[{name!r}]).{name}")
 
 
 class _LateClass(str):
-    """A class in annotations, not imported yet. `typing` takes a string that is the value of a name
-    for an annotation, and evaluates it: this one imports the class. It is no class elsewhere.
+    """A class in annotations, not imported yet. `typing` evaluates a string that is the value of a
+    name, as it evaluates an annotation: this string imports the class.
     """
 
-    __slots__ = ("_home", "_name")
+    __slots__ = ()
 
-    def __new__(cls, home: str, name: str) -> Self:
-        made = super().__new__(cls, f"__import__({home!r}, fromlist=[{name!r}]).{name}")
-        made._home, made._name = home, name
-        return made
+    def __getitem__(self, parameters: object) -> object:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        if isinstance(parameters, int | slice):  # `typing` looks at the first letter
+            return super().__getitem__(parameters)
+        return eval(self)[parameters]
 
-    def _load(self) -> Any:
-        return getattr(import_module(self._home), self._name)
+    def __or__(self, other: object) -> object:
+        return or_(eval(self), other)
 
-    def __getitem__(self, parameters: Any) -> Any:
-        # `typing` looks at the first letter of a string.
-        is_letter = isinstance(parameters, int | slice)
-        return super().__getitem__(parameters) if is_letter else self._load()[parameters]
-
-    def __or__(self, other: Any) -> Any:
-        return self._load() | other
-
-    def __ror__(self, other: Any) -> Any:
-        return other | self._load()
+    def __ror__(self, other: object) -> object:
+        return or_(other, eval(self))
 
 
 def platform_text(subject: str, error: ImportError, extra: str | None = None) -> str | None:

@@ -38,12 +38,14 @@ class Record:
 class DeviceRecord(Entity[Record]):
     """A device, whose state is stored with each reading."""
 
-    def handle_message(self, message: object, sender: object) -> None:
+    def handle_message(self, message: Reading, sender: object) -> None:
         """Store a reading."""
-        match message:
-            case Reading(_, value):
-                self.state.readings += 1
-                self.state.last = value
+        self.state.readings += 1
+        self.state.last = message.value
+
+    def handle_call(self, request: Reading, caller: object) -> None:
+        """Store a reading. The answer leaves when it is stored."""
+        self.handle_message(request, caller)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""The processes of the demonstration: devices that send readings over UDP, and the intake."""
+"""The processes of the demonstration: devices that send readings over UDP, and the intake; a device
+on a serial line, and the pipeline that stores its readings.
+"""
 
 import math
 import random
@@ -9,14 +11,26 @@ from typing import Final
 from ..._core.vocabulary.ids import PID, Alias
 from ..._core.vocabulary.messages import Request
 from ...actor import Actor
+from ...devices.bridge import DeviceBridge
+from ...devices.messages import DeviceData
+from ...meta.parsing.framing import Delimiter
 from ...meta.sockets.datagrams import UDP
 from ...meta.sockets.messages import Endpoint
 from ...meta.sockets.udp import UDPClient, UDPServer
+from ...pipelines.item import Item
+from ...pipelines.lanes import Retry
+from ...pipelines.pipeline import Pipeline
+from ...pipelines.steps import Stage, ToActor
+from ...supervision.specs import Backoff, ChildSpec, SupervisorSpec
 
-__all__ = ["Device", "Intake", "Ledger", "Reading", "Where"]
+__all__ = ["Device", "Intake", "Ledger", "Press", "Reading", "SerialLine", "Where", "gateway"]
 
 PERIOD: Final = 0.5
 """Seconds between two readings of a device."""
+FRAMES: Final = 60
+"""The frames that a serial line sends before its cable is loose."""
+REOPEN: Final = Backoff(1.0, 5.0)
+"""The delays before a serial line is plugged in again."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +100,60 @@ class Device(Actor):
         return {"sent": str(self.sent)}
 
 
+class SerialLine(DeviceBridge):
+    """A simulated serial line. Its functions run in a thread, as those of a real driver do."""
+
+    kind = "serial"
+
+    def __init__(self) -> None:
+        super().__init__(framing=Delimiter(), reopen=REOPEN)
+
+    def open(self) -> None:
+        """Plug the cable in."""
+        self.frames: int = 0
+
+    def read(self) -> bytes:
+        """Wait for a frame. After some of them the cable is loose: the bridge opens it again."""
+        self.pause(PERIOD)
+        self.frames += 1
+        if self.frames > FRAMES:
+            raise OSError("the cable is loose")
+        return f"{80 + 5 * math.sin(self.frames / 10):.2f}\n".encode()
+
+
+class Press(Actor):
+    """Owns the serial line, and has its frames stored. While the pipeline starts again, it waits,
+    and so does the line.
+    """
+
+    async def init(self) -> None:
+        """Open the line."""
+        await self.spawn_meta(SerialLine())
+
+    async def handle_message(self, message: object, sender: PID | Alias) -> None:
+        """Hand a frame on."""
+        match message:
+            case DeviceData(data=bytes(frame)):
+                await self.service("readings").call(Item(frame, "press"), timeout=60, retry=True)
+
+
+class Parse(Stage):
+    """Turns a frame into a reading, in a thread."""
+
+    def handle(self, item: Item) -> Reading:
+        """Parse a frame."""
+        return Reading(str(item.key), float(item.body))
+
+
+def gateway(store: str | type[Actor]) -> SupervisorSpec:
+    """The serial line, and the pipeline to the process or the entities that store."""
+    # A store that was killed comes back: no reading is given up.
+    readings = Pipeline.spec(Parse(), ToActor(store), retry=Retry(1000, Backoff(0.1, 1.0)))
+    return SupervisorSpec(
+        [ChildSpec("readings", readings), ChildSpec("press", Press)], intensity=1000
+    )
+
+
 class Ledger(Actor):
     """Counts readings, for an installation without entities."""
 
@@ -95,6 +163,10 @@ class Ledger(Actor):
     def handle_message(self, message: Reading, sender: PID | Alias) -> None:
         """Count a reading."""
         self.counts[message.device] = self.counts.get(message.device, 0) + 1
+
+    def handle_call(self, request: Reading, caller: object) -> None:
+        """Count a reading, and say so."""
+        self.counts[request.device] = self.counts.get(request.device, 0) + 1
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """The readings of each device."""

@@ -1,5 +1,6 @@
 """``ergo demo`` as a program: its page answers, and Ctrl-C ends it. The plant: a killed intake
-takes its devices along, and a device that fails comes back.
+takes its devices along, and a device that fails comes back. The gateway: a serial line and its
+pipeline come back, too.
 """
 
 import signal
@@ -11,9 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ergo_py import ChildSpec, Strategy
+from ergo_py import Backoff, ChildSpec, Node, Strategy, Supervisor
 from ergo_py.shell.cli import main
-from ergo_py.shell.demo.plant import Device, Intake, Reading
+from ergo_py.shell.demo import plant
+from ergo_py.shell.demo.command import open_page
+from ergo_py.shell.demo.plant import Device, Intake, Ledger, Reading, gateway
 from ergo_py.shell.exit_codes import Status
 from tests.control.rig import runtime_directory
 from tests.meta.wires import until
@@ -61,6 +64,7 @@ def test_the_demonstration_opens_its_page_with_the_key_in_the_browser(
             opened.append(url)
             raise KeyboardInterrupt  # the user has seen it, and presses Ctrl-C
 
+    monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("webbrowser.get", Browser)
     # Without entities and worker nodes, which are programs of their own.
     monkeypatch.setattr("ergo_py.shell.demo.command.find_spec", lambda _: None)
@@ -70,6 +74,15 @@ def test_the_demonstration_opens_its_page_with_the_key_in_the_browser(
     address = capsys.readouterr().out.splitlines()[0]
     assert opened == [address]
     assert len(address.partition("#token=")[2]) >= 16
+
+
+def test_the_demonstration_opens_no_browser_in_continuous_integration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setattr("webbrowser.get", lambda: pytest.fail("a browser opens"))
+
+    open_page("http://127.0.0.1:9911")
 
 
 async def test_a_killed_intake_starts_again_with_its_devices() -> None:
@@ -109,3 +122,49 @@ async def test_a_moody_device_fails_and_comes_back() -> None:
 
         (crash,) = node.crashes()
         assert "the sensor does not answer" in str(crash.reason)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plant without pauses, and a cable that is loose after ten frames."""
+    monkeypatch.setattr(plant, "PERIOD", 0.001)
+    monkeypatch.setattr(plant, "FRAMES", 10)
+    monkeypatch.setattr(plant, "REOPEN", Backoff(0.001, 0.001))
+
+
+async def start_gateway(node: Node) -> None:
+    parts = [ChildSpec("ledger", Ledger), ChildSpec("gateway", Supervisor, gateway("ledger"))]
+    await node.supervise(parts)
+
+
+async def wait_stored(node: Node, more: int) -> None:
+    """Wait until the ledger has so many further readings of the press."""
+    counts: list[int] = []
+    while not counts or counts[-1] < counts[0] + more:
+        counts.append(int((await node.inspect("ledger")).get("press", "0")))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_serial_line_goes_on_after_its_cable_was_loose() -> None:
+    async with running_node() as node:
+        await start_gateway(node)
+
+        await wait_stored(node, 25)
+        metas = [await node.inspect_meta(each) for each in node.metas()]
+        (openings,) = [int(each["openings"]) for each in metas if "openings" in each]
+
+        assert openings >= 3
+        assert node.crashes() == []
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_killed_pipeline_starts_again_while_the_press_waits() -> None:
+    async with running_node() as node:
+        await start_gateway(node)
+        press, readings = node.whereis("press"), node.whereis("readings")
+
+        node.kill("readings")
+        await until(lambda: node.whereis("readings") not in (None, readings))
+        await wait_stored(node, 5)
+
+        assert node.whereis("press") == press
