@@ -475,15 +475,31 @@ class Kernel:
         if watch is not None:
             watch.over()
 
-    def start(self, function: Callable[..., Awaitable[object]], *args: object, name: str) -> None:
-        """Run a function in a task of the node. An exception in it stops the node gracefully,
-        instead of cancelling all other tasks.
+    def start(
+        self,
+        function: Callable[..., Awaitable[object]],
+        *args: object,
+        name: str,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Run a function in a task of the node. ``failed`` takes its exception. Without it, an
+        exception stops the node gracefully, instead of cancelling all other tasks.
         """
-        self.nursery.start_soon(self._run, function, args, name=name)
+        self.nursery.start_soon(self._run, function, args, failed, name=name)
 
-    async def _run(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
+    async def _run(
+        self,
+        function: Callable[..., Awaitable[object]],
+        args: tuple[object, ...],
+        failed: Callable[[Exception], None] | None,
+    ) -> None:
         with TaskGuard(self):
-            await function(*args)
+            try:
+                await function(*args)
+            except Exception as error:
+                if failed is None:
+                    raise
+                failed(error)
 
     def fail(self, what: str, error: BaseException) -> None:
         """Handle a failure of the kernel itself: stop the node as gracefully as possible, and raise

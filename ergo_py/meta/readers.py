@@ -120,15 +120,12 @@ def start_beside(process: MetaProcess, work: Callable[[], Awaitable[None]]) -> N
     """
     meta = process._meta
 
-    async def run() -> None:
-        try:
-            await work()
-        except Exception as error:
-            meta.finish(meta.failed("start", error))
+    def failed(error: Exception) -> None:
+        meta.finish(meta.failed("start", error))
 
     # In an empty context: the task must not see the context variables of the process that runs now.
     name = f"{meta.callbacks.behaviour}: beside its reader"
-    Context().run(lambda: meta.kernel.start(run, name=name))
+    Context().run(lambda: meta.kernel.start(work, name=name, failed=failed))
 
 
 def post_to_loop(meta: Meta, function: Callable[..., object], *args: object) -> None:
