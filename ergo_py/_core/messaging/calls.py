@@ -36,7 +36,7 @@ from ..vocabulary.errors import (
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.reasons import NoProcess
-from .receiver import Asker, Receiver
+from .receiver import AnyProcess, Asker, Receiver
 from .remote import RemoteReceiver
 from .router import LANES, Router, check_priority
 from .traces import Mark
@@ -378,6 +378,11 @@ class Calls:
             kind = CALL
         envelope = (kind, caller.pid, caller, caller.request)
         lane = LANES[priority]
+        if callee.takes_direct and lane is MAIN_LANE:
+            # Instead of Router.post(), as in call(): most callees take direct appends.
+            callee.mailbox.push(MAIN_LANE, envelope)
+            self._router.turns.wake(cast(AnyProcess, callee))
+            return None
         if (
             not callee.takes_direct
             and callee.mailbox.overflow is Overflow.WAIT
