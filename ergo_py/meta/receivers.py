@@ -52,20 +52,19 @@ class Receivers:
         Raises:
             BadInputError: the value is neither an address nor a way to make an actor.
         """
-        self._turns: cycle[Target | None] = cycle(())
+        targets: Sequence[Target | None] = (None,)
         self._factory: Callable[[], Behaviour] | None = None
         self.session_class: type | None = None
         """The class of all actors, unless a function chooses it."""
         if receiver is None:
-            self._turns = cycle([None])
             self._text = "owner"
         elif isinstance(receiver, _TARGETS):
-            self._turns = cycle([receiver])
+            targets = [receiver]
             self._text = str(receiver)
         elif isinstance(receiver, Sequence):
             if not receiver:
                 raise BadInputError("receiver", receiver, "at least one process")
-            self._turns = cycle([check_receiver(target) for target in receiver])
+            targets = [check_receiver(target) for target in receiver]
             self._text = ", ".join(map(str, receiver))
         elif callable(receiver):
             self._factory = receiver
@@ -83,13 +82,13 @@ class Receivers:
             )
         self.makes_actors: bool = self._factory is not None
         """Whether each connection gets an actor of its own."""
+        self.next: Callable[[], Target | None] = cycle(targets).__next__
+        """The address for the next connection; None for the owner of that connection, or if it gets
+        an actor.
+        """
 
     def __str__(self) -> str:
         return self._text
-
-    def next(self) -> Target | None:
-        """The address for the next connection; None for the owner of that connection."""
-        return None if self._factory is not None else next(self._turns)
 
     def plan_actor(self) -> Plan:
         """How to make the session of the next connection. Call it only if `makes_actors`. If the

@@ -11,9 +11,8 @@ import trio
 from trio.lowlevel import wait_readable
 
 from .._core.tables.pending_calls import Caller
-from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
-from .._core.vocabulary.ids import PID, Alias, Target
+from .._core.vocabulary.ids import Alias, Target
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_flag, check_number
 from .._core.vocabulary.public_names import show_public_names
@@ -23,14 +22,12 @@ from ..meta.sockets.messages import Cause, Endpoint, WhenSlow
 from ..meta.sockets.options import StreamOptions
 from ..meta.sockets.streams.connection import Goal, StreamConnection
 from ..meta.sockets.streams.parser import StreamParser
-from ..meta.sockets.streams.shutdown import Reminder
-from ..meta.sockets.tcp import TCPConnection
 from ..meta.sockets.tls import TLSFiles
 from .messages.responses import Headers, Response
 from .messages.websockets import WSConnected, WSDisconnected
 from .parsing.deflate import Deflate, offered_deflate
 from .parsing.handshake import client_request, read_answer
-from .transport import Transport
+from .protocol_connection import ProtocolConnection
 from .websocket import WebSocket, call_websocket, serve_websocket, write_last
 
 __all__ = ["WebSocketClient"]
@@ -39,7 +36,7 @@ _MAX_HEAD: Final = 16 * 1024
 _AT_ONCE: Final = 64 * 1024
 
 
-class WebSocketClient(TCPConnection):
+class WebSocketClient(ProtocolConnection):
     """A WebSocket connection to a server, as a meta-process.
 
     Its owner gets ``WS.Connected``, ``WS.Text``, ``WS.Binary`` and ``WS.Disconnected``, and sends
@@ -124,20 +121,15 @@ class WebSocketClient(TCPConnection):
 
     # -- birth -------------------------------------------------------------------------------------
 
-    def _begin_websocket(self, _alias: Alias) -> StreamParser:
+    def _begin_websocket(self, alias: Alias) -> StreamParser:
         """Until the handshake is done, nothing is read."""
+        self.alias = alias
         return self._new_websocket(b"", None)
 
     def _new_websocket(self, rest: bytes, deflate: Deflate | None) -> WebSocket:
-        line = Transport(
-            self,
-            self.peer,
-            (self._reader, self._input, self._writer, self._shutdown),
-            receiver=self._receiver,
-            drop_if_slow=self._drop_if_slow,
-        )
         self._websocket = WebSocket(
-            line,
+            self,
+            self._writer,
             is_client=True,
             max_message=self._max_message,
             interval=self._ping_interval,
@@ -166,7 +158,7 @@ class WebSocketClient(TCPConnection):
             fields.append(("Sec-WebSocket-Protocol", ", ".join(self._subprotocols)))
         if self._compress:
             fields.append(("Sec-WebSocket-Extensions", offered_deflate(None)[0]))
-        self._writer.put(client_request(self._authority, self._path, key, fields), None)
+        self._writer.put(client_request(self._authority, self._path, key, fields))
         data = b""
         while b"\r\n\r\n" not in data:
             if len(data) > _MAX_HEAD:
@@ -214,21 +206,9 @@ class WebSocketClient(TCPConnection):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _serve_now(self, message: object, _sender: PID | Alias) -> bool:
-        """Serve a message in the sender's turn, if nothing waits for the server."""
+    def _serve_message(self, message: object) -> bool:
         assert self._websocket is not None
-        return not self._writer.pending and serve_websocket(self._websocket, message)
-
-    async def handle_message(self, message: object, sender: PID | Alias) -> None:
-        """Serve messages to the server."""
-        assert self._websocket is not None
-        if serve_websocket(self._websocket, message):
-            if self._writer.is_slow:
-                await self._peer_is_slow()
-        elif isinstance(message, Reminder):
-            await super().handle_message(message, sender)
-        else:
-            MetaProcess.handle_message(self, message, sender)
+        return serve_websocket(self._websocket, message)
 
     async def handle_call(self, request: object, caller: Caller) -> object:
         """Serve calls: the caller waits until the operating system has taken the message."""

@@ -3,15 +3,14 @@
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import trio
 
 from .._core.processes.process import Process
 from .._core.tables.pending_calls import Caller
-from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
-from .._core.vocabulary.ids import PID, Alias, Target
+from .._core.vocabulary.ids import Alias, Target
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.reasons import Killed, Normal, Reason, Shutdown
 from ..meta.readers import start_beside
@@ -20,8 +19,6 @@ from ..meta.sockets.options import StreamOptions
 from ..meta.sockets.streams.connection import AcceptingServer, StreamConnection
 from ..meta.sockets.streams.parser import StreamParser
 from ..meta.sockets.streams.sessions import end_session
-from ..meta.sockets.streams.shutdown import Reminder
-from ..meta.sockets.tcp import TCPConnection
 from .http.exchange import unavailable
 from .http.protocol import HTTPProtocol
 from .http.response_stream import ResponseStream, WrongLengthError
@@ -30,9 +27,9 @@ from .messages.requests import HTTPRequest, ReadBody
 from .messages.responses import EndStream, SentEvent, WritePiece
 from .messages.websockets import WSClose, WSConnected
 from .parsing.deflate import Deflate
+from .protocol_connection import ProtocolConnection
 from .routes import Route
 from .site import Site
-from .transport import Transport
 from .upgrade import Agreement, Upgrade
 from .websocket import WebSocket, call_websocket, serve_websocket, write_last
 
@@ -47,15 +44,11 @@ _GOING_AWAY: Final = 1001
 _NO_STREAM = "there is no streamed response with this reference; it has ended, or has not begun"
 
 
-class WebConnection(TCPConnection):
+class WebConnection(ProtocolConnection):
     """A connection of a web server. It receives the callbacks; its protocol decides."""
 
     kind = "http"
     _http: HTTPProtocol
-    _transport: Transport
-    _site: Site
-    _head_since: float | None
-    """Since when a head has begun, among the first bytes, which is not complete."""
     _websocket: WebSocket | None = None
     _prefix = ""
     """The prefix of the route of the WebSocket."""
@@ -64,41 +57,39 @@ class WebConnection(TCPConnection):
     _is_broken = False
     """Nothing more can be written to the peer."""
 
-    @classmethod
-    def of_site(
-        cls,
+    def __init__(
+        self,
         server: AcceptingServer,
-        sock: socket.socket,
-        address: object,
         options: StreamOptions,
         site: Site,
+        sock: socket.socket,
+        address: object,
         early: bytes = b"",
         head_since: float | None = None,
-    ) -> Self:
-        """Make the connection of a socket that the ``server`` of a site has accepted. The server
-        has read the bytes ``early``; ``head_since`` says that a head began then, which is not
-        complete.
+    ) -> None:
+        """Take a socket that the ``server`` of a site has accepted. The server has read the bytes
+        ``early``; ``head_since`` says that a head began then, which is not complete.
         """
-        self = cls.__new__(cls)
         StreamConnection.__init__(
-            self, None, options, "task", given=sock, server=server, address=address, early=early
+            self,
+            None,
+            options,
+            "task",
+            given=sock,
+            server=server,
+            address=address,
+            new_parser=self._begin_http,
+            early=early,
         )
         self._site = site
         self._head_since = head_since
-        self._new_parser = self._begin_http
+        """Since when a head has begun, among the first bytes, which is not complete."""
         self._serve_in_passing = self._serve_now
-        return self
 
-    def _begin_http(self, _alias: Alias) -> HTTPProtocol:
-        self._transport = Transport(
-            self,
-            self.peer,
-            (self._reader, self._input, self._writer, self._shutdown),
-            receiver=self._receiver,
-            drop_if_slow=self._drop_if_slow,
-        )
+    def _begin_http(self, alias: Alias) -> HTTPProtocol:
+        self.alias = alias
         kind = HTTPProtocol if self._meta.kernel.tracing is None else TracedHTTPProtocol
-        self._http = kind(self, self._transport, self._site)
+        self._http = kind(self, self._writer, self._site)
         return self._http
 
     def _receiver(self) -> Target:
@@ -115,16 +106,12 @@ class WebConnection(TCPConnection):
         """Run an async function beside the reader."""
         start_beside(self, work)
 
-    def cut(self, cause: Cause, detail: str) -> None:
-        """End at once: the peer sees a reset."""
-        self._transport.cut(cause, detail)
-
     @property
     def idle_since(self) -> float | None:
         """Since when there is no request; None if there is one, or a WebSocket."""
         if self.connected is None or self._websocket is not None or not self._http.is_idle:
             return None
-        return max(self._transport.last_in, self._transport.last_out)
+        return max(self.last_in, self.last_out)
 
     def give_way(self) -> None:
         """End an idle connection without waiting for its peer."""
@@ -162,18 +149,19 @@ class WebConnection(TCPConnection):
         self._to = actor.id
         self._reader.use(self._socket, actor.id)
         websocket = self._make_websocket(agreement.place, agreement.deflate, rest)
-        self._transport.put(agreement.answer)
+        self._writer.put(agreement.answer, in_turn=True)
         self.send(actor.id, WSConnected(self.id, agreement.request, agreement.subprotocol))
         self._input.use(websocket, self._now)
         websocket.begin()
-        self._transport.read_on()
+        self.read_on()
         if self._site.drains_with:
             self.drain()
 
     def _make_websocket(self, place: Route, deflate: Deflate | None, rest: bytes) -> WebSocket:
         self._prefix = place.prefix
         self._websocket = WebSocket(
-            self._transport,
+            self,
+            self._writer,
             is_client=False,
             max_message=place.max_message,
             interval=place.ping_interval,
@@ -222,7 +210,7 @@ class WebConnection(TCPConnection):
         if websocket is None or not websocket.takes_messages:
             return  # this side has closed meanwhile
         if data:
-            self._transport.put(data)
+            self._writer.put(data, in_turn=True)
         if closes and data:
             websocket.note_close()
         elif closes:
@@ -230,11 +218,7 @@ class WebConnection(TCPConnection):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _serve_now(self, message: Any, _sender: PID | Alias) -> bool:
-        """Serve a message in the sender's turn, if nothing waits for the peer."""
-        return not self._writer.pending and self._serve_web(message)
-
-    def _serve_web(self, message: Any) -> bool:
+    def _serve_message(self, message: Any) -> bool:
         """Serve a message about a streamed response or a WebSocket. False if it is none."""
         if self._websocket is not None:
             return serve_websocket(self._websocket, message)
@@ -250,16 +234,6 @@ class WebConnection(TCPConnection):
             except WrongLengthError:
                 pass  # the connection is cut
         return True
-
-    async def handle_message(self, message: Any, sender: PID | Alias) -> None:
-        """Serve the pieces of streamed responses, and messages to the peer of a WebSocket."""
-        if self._serve_web(message):
-            if self._writer.is_slow:
-                await self._peer_is_slow()
-        elif isinstance(message, Reminder):
-            await super().handle_message(message, sender)
-        else:
-            MetaProcess.handle_message(self, message, sender)
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
         """Serve requests about bodies, streamed responses and WebSockets."""

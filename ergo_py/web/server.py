@@ -4,6 +4,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from math import inf
 from typing import Final
@@ -15,7 +16,6 @@ from .._core.vocabulary.options import check_flag
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..meta.receivers import Receivers
-from ..meta.sockets.acceptor import Accepted
 from ..meta.sockets.listener import Listener
 from ..meta.sockets.messages import Endpoint, WhenFull, WhenSlow
 from ..meta.sockets.options import StreamOptions
@@ -169,7 +169,7 @@ class WebServer(Listener):
             Proxies(trusted, forwarded, forwarded_host),
             tls is not None,
         )
-        self._waiting: WaitingPeers | None = None
+        self._waiting: WaitingPeers[WebConnection] | None = None
         self._next_look: Deadline | None = None
         """Looks again for a connection that may give way."""
 
@@ -178,7 +178,15 @@ class WebServer(Listener):
         self._site.open(self._meta)
         await super().init()
         if self.poller is not None and self._contexts is None:
-            self._waiting = WaitingPeers(self._site, self.poller, self, self._options.linger)
+            self._waiting = WaitingPeers(
+                self._site,
+                self.poller,
+                self._options.linger,
+                make=partial(WebConnection, self, self._options, self._site),
+                begin=self._births.begin,
+                ended=self._waiting_ended,
+            )
+            self._acceptor.give_to(self._waiting.admit)
         await self._site.applications.start(self.local)
 
     async def _listen(self) -> socket.socket:
@@ -202,7 +210,7 @@ class WebServer(Listener):
         return endpoint(sock.getsockname())
 
     def _make(self, sock: socket.socket, address: object) -> WebConnection:
-        return WebConnection.of_site(self, sock, address, self._options, self._site)
+        return WebConnection(self, self._options, self._site, sock, address)
 
     def _has_place(self, more: int = 0) -> bool:
         """Whether there is a place for a further peer, or a connection that gives way."""
@@ -232,26 +240,16 @@ class WebServer(Listener):
                 first, give_way = since, connection.give_way
         return first, give_way
 
-    def _adopt(self, accepted: Accepted) -> None:
-        most = self._capacity.most
-        if most is not None and self.connections >= most:
+    def _make_place(self, more: int) -> bool:
+        """Let a connection give way, if the server is full."""
+        if not self._has_place(more):
+            return False
+        if not super()._has_place(more):
             _, give_way = self._find_idle()
             give_way()
-        if self._waiting is None:
-            super()._adopt(accepted)
-        else:
-            self._waiting.admit(*accepted)
+        return True
 
-    def adopt_waiting(
-        self, sock: socket.socket, address: object, data: bytes, since: float | None
-    ) -> None:
-        """Make a connection of a peer whose head has come."""
-        connection = WebConnection.of_site(
-            self, sock, address, self._options, self._site, data, since
-        )
-        self._births.begin(connection, sock)
-
-    def waiting_ended(self, received: int, sent: int) -> None:
+    def _waiting_ended(self, received: int, sent: int) -> None:
         """Count a peer that has ended without a connection, and make room for another."""
         self._births.count()
         self._ended.add(received, sent)
@@ -290,7 +288,7 @@ class WebServer(Listener):
     def _make_moved(
         self, sock: socket.socket, unread: bytes, protocol: Sequence[object]
     ) -> WebConnection:
-        connection = WebConnection.of_site(self, sock, None, self._options, self._site, unread)
+        connection = WebConnection(self, self._options, self._site, sock, None, unread)
         bits = protocol[1]
         connection.go_on_as_websocket(
             self._route_of(protocol), bits if isinstance(bits, int) else 0

@@ -52,7 +52,8 @@ class Site:
         self.has_proxies: bool = bool(proxies)
         """Whether there are proxies whose words about a client count."""
         self.scheme = "https" if is_secure else "http"
-        self._places: dict[str, tuple[tuple[str, ...], Place | None]] = {}
+        self.places: dict[str, tuple[tuple[str, ...], Place | None]] = {}
+        """The decoded parts and the places of paths that were asked for lately; only short ones."""
         self.hosts: Hosts | None = None if options.hosts is None else Hosts(options.hosts)
         """The hosts that are served; None for all."""
         self.drains_with: int = 0
@@ -162,23 +163,20 @@ class Site:
         self.drains_with = 0
 
     def find(self, target: str) -> tuple[tuple[str, ...], Place | None]:
-        """The decoded parts of a path, and its place. Short paths are remembered.
+        """The decoded parts of a path, and its place. Short paths are remembered in ``places``.
 
         Raises:
             RequestError: the path is wrong.
         """
-        known = self._places.get(target)
-        if known is None:
-            path = read_path(target)
-            place = self.routes.find(path)
-            if place is not None and place.kind == "application":
-                self._check_slashes(path, place)
-            known = path, place
-            if len(target) <= _SHORT:
-                if len(self._places) >= _REMEMBERED:
-                    self._places.clear()
-                self._places[target] = known
-        return known
+        path = read_path(target)
+        place = self.routes.find(path)
+        if place is not None and place.kind == "application":
+            self._check_slashes(path, place)
+        if len(target) <= _SHORT:
+            if len(self.places) >= _REMEMBERED:
+                self.places.clear()
+            self.places[target] = path, place
+        return path, place
 
     def _check_slashes(self, path: tuple[str, ...], place: Place) -> None:
         """Refuse a path with ``%2F`` whose place is another, once the parts of the path are joined:

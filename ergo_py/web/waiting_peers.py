@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from .._core.runtime.time_slices import SLICE
 from .._core.tables.pending_calls import Deadline
@@ -22,6 +22,9 @@ from .parsing.http1 import late_head, may_become_head
 from .site import Site
 
 __all__ = ["WaitingPeers"]
+
+C = TypeVar("C")
+"""The class of connections."""
 
 _PIECE: Final = 4 * 1024
 """Bytes to read of a peer that has sent no whole head: most heads are shorter."""
@@ -43,22 +46,6 @@ class Watcher(Protocol):
         ...
 
 
-class Adopter(Protocol):
-    """The server, which makes connections."""
-
-    def adopt_waiting(
-        self, sock: socket.socket, address: object, data: bytes, since: float | None
-    ) -> None:
-        """Make a connection that has read ``data``; with ``since``, its head began then and is not
-        complete.
-        """
-        ...
-
-    def waiting_ended(self, received: int, sent: int) -> None:
-        """A peer has ended without a connection."""
-        ...
-
-
 class WaitingPeer:
     """A peer whose first head is not complete, or that was refused."""
 
@@ -77,14 +64,30 @@ class WaitingPeer:
         """The queue of its time limit."""
 
 
-class WaitingPeers:
+class WaitingPeers(Generic[C]):
     """The peers of a server that have no connection yet. Everything here happens on the loop."""
 
-    def __init__(self, site: Site, watcher: Watcher, server: Adopter, linger: float) -> None:
+    def __init__(
+        self,
+        site: Site,
+        watcher: Watcher,
+        linger: float,
+        *,
+        make: Callable[[socket.socket, object, bytes, float | None], C],
+        begin: Callable[[C, socket.socket], None],
+        ended: Callable[[int, int], None],
+    ) -> None:
+        """``make`` makes a connection of a socket, of the address of its peer and of the bytes that
+        were read; the last argument says when a head began that is not complete. ``begin`` begins
+        the connection. ``ended`` hears of a peer that has ended without a connection, with the
+        bytes received and sent.
+        """
         self._site = site
         self._watcher = watcher
-        self._server = server
         self._linger = linger
+        self._make = make
+        self._begin = begin
+        self._ended = ended
         options = site.options
         self._silent_time = min(options.head_timeout, options.idle_timeout)
         """Seconds for the first byte of the first request."""
@@ -99,8 +102,11 @@ class WaitingPeers:
     def __len__(self) -> int:
         return len(self._silent) + len(self._in_head) + len(self._refused)
 
-    def admit(self, sock: socket.socket, address: object) -> None:
-        """Wait for the first head of an accepted socket."""
+    def admit(self, accepted: tuple[socket.socket, object]) -> None:
+        """Wait for the first head of an accepted socket, which comes with the address of its
+        peer.
+        """
+        sock, address = accepted
         sock.setblocking(False)
         peer = WaitingPeer(sock, address, self._site.now())
         self._move(peer, self._silent, self._silent_time)
@@ -131,7 +137,7 @@ class WaitingPeers:
         del peer.queue[peer]
         # The connection goes on with the watch of the socket, or the poller ends the watch.
         since = None if b"\r\n\r\n" in peer.data else peer.since
-        self._server.adopt_waiting(peer.sock, peer.address, peer.data, since)
+        self._begin(self._make(peer.sock, peer.address, peer.data, since), peer.sock)
         return False
 
     def end_all(self) -> None:
@@ -190,7 +196,7 @@ class WaitingPeers:
     def _end(self, peer: WaitingPeer) -> None:
         self._remove(peer)
         peer.sock.close()
-        self._server.waiting_ended(len(peer.data), peer.sent)
+        self._ended(len(peer.data), peer.sent)
 
     def _remove(self, peer: WaitingPeer) -> None:
         self._watcher.drop(peer.sock)

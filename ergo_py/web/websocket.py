@@ -14,6 +14,7 @@ from .._core.vocabulary.ids import Alias
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.reasons import Normal, Reason, Shutdown
 from ..meta.sockets.messages import Cause
+from ..meta.sockets.streams.writer import Writer
 from .messages.websockets import WSBinary, WSClose, WSDisconnected, WSSend, WSText
 from .parsing.deflate import SMALLEST, Deflate
 from .parsing.frames import (
@@ -35,9 +36,9 @@ _LINGER: Final = 5.0
 
 
 class Line(Protocol):
-    """The part of a connection that a WebSocket uses."""
+    """The part of a connection that a WebSocket uses, beside its writer."""
 
-    id: Alias
+    alias: Alias
 
     @property
     def is_held_up(self) -> bool:
@@ -50,12 +51,6 @@ class Line(Protocol):
 
     def arm(self, deadline: Deadline, seconds: float) -> None:
         """Let a deadline expire."""
-        ...
-
-    def put(self, data: bytes, caller: Caller | None = None) -> bool:
-        """Write. True if the operating system has taken everything; else the caller is answered
-        when it has.
-        """
         ...
 
     def hang_up(self) -> None:
@@ -95,12 +90,13 @@ class WebSocket:
         "_close",
         "_deflate",
         "_interval",
-        "_transport",
+        "_line",
         "_new_key",
         "_parser",
         "_pinged",
         "_rest",
         "_watch",
+        "_writer",
         "count",
         "error",
         "has_more",
@@ -114,6 +110,7 @@ class WebSocket:
     def __init__(
         self,
         line: Line,
+        writer: Writer,
         *,
         is_client: bool,
         max_message: int,
@@ -125,7 +122,8 @@ class WebSocket:
         """``rest`` are bytes that came behind the handshake. ``new_key`` makes the masks of a
         client.
         """
-        self._transport = line
+        self._line = line
+        self._writer = writer
         self._parser = WebSocketParser(
             is_masked=not is_client, max_message=max_message, deflate=deflate
         )
@@ -163,11 +161,11 @@ class WebSocket:
             self.has_more, self.count = False, 0
             if not data and self.state is State.ANSWERING:
                 # The messages before the close are handed over.
-                self._transport.when_answered(self._answer_close)
+                self._line.when_answered(self._answer_close)
             return messages
         events, error = self._parser.feed(data)
         self._pinged = None
-        alias = self._transport.id
+        alias = self._line.alias
         for kind, content, code in events:
             if kind == TEXT:
                 messages.append(WSText(alias, content))
@@ -175,7 +173,7 @@ class WebSocket:
                 messages.append(WSBinary(alias, content))
             elif kind == PING:
                 if self.state is State.OPEN:
-                    self._transport.put(self._frame(PONG, content))
+                    self._write(PONG, content)
             elif kind == CLOSE:
                 self._closed_by_peer(code, content)
                 error = None
@@ -212,21 +210,19 @@ class WebSocket:
         if self.state is State.ANSWERING:
             assert self._close is not None
             code, _ = self._close
-            payload = b"" if code == _NO_CODE else code.to_bytes(2, "big")
-            self._transport.put(self._frame(CLOSE, payload))
+            self._write(CLOSE, b"" if code == _NO_CODE else code.to_bytes(2, "big"))
             self._end()
 
     def _refuse(self, error: FrameError) -> None:
         """Tell the peer of its error, and end."""
         if self.state is State.OPEN:
-            payload = error.code.to_bytes(2, "big") + error.detail.encode()[:100]
-            self._transport.put(self._frame(CLOSE, payload))
+            self._write(CLOSE, error.code.to_bytes(2, "big") + error.detail.encode()[:100])
         self._shut()
-        self._transport.blame(error.detail)
+        self._line.blame(error.detail)
 
     def _end(self) -> None:
         self._shut()
-        self._transport.hang_up()
+        self._line.hang_up()
 
     @property
     def takes_messages(self) -> bool:
@@ -242,18 +238,17 @@ class WebSocket:
         size, deflate = len(payload), self._deflate
         self.messages_out += 1
         if deflate is not None and size >= SMALLEST:
-            key = None if self._new_key is None else self._new_key()
-            frame = encode_frame(opcode, deflate.compress(payload), key, compressed=True)
+            payload, is_compressed = deflate.compress(payload), True
         else:
-            frame = self._frame(opcode, payload)
-        return self._transport.put(frame, caller), size
+            is_compressed = False
+        return self._write(opcode, payload, caller, is_compressed), size
 
     def close(self, message: WSClose) -> None:
         """Close with a code and a reason. The peer answers with its own close."""
         if self.state is not State.OPEN:
             return
-        payload = message.code.to_bytes(2, "big") + message.reason.encode(errors="replace")
-        self._transport.put(self._frame(CLOSE, payload))
+        reason = message.reason.encode(errors="replace")
+        self._write(CLOSE, message.code.to_bytes(2, "big") + reason)
         self.note_close()
 
     def say_last(self, code: int) -> None:
@@ -261,7 +256,7 @@ class WebSocket:
         if self.state is State.ANSWERING:
             self._answer_close()
         elif self.state is State.OPEN:
-            self._transport.put(self._frame(CLOSE, code.to_bytes(2, "big")))
+            self._write(CLOSE, code.to_bytes(2, "big"))
         self._shut()
 
     def note_close(self) -> None:
@@ -281,21 +276,32 @@ class WebSocket:
         """The size of the window of the agreed compression; 0 without compression."""
         return 0 if self._deflate is None else self._deflate.bits
 
-    def _frame(self, opcode: int, payload: bytes) -> bytes:
-        return encode_frame(opcode, payload, None if self._new_key is None else self._new_key())
+    def _write(
+        self,
+        opcode: int,
+        payload: bytes,
+        caller: Caller | None = None,
+        is_compressed: bool = False,
+    ) -> bool:
+        """Write a frame. Returns whether the operating system has taken it; otherwise the caller is
+        answered when it has.
+        """
+        key = None if self._new_key is None else self._new_key()
+        frame = encode_frame(opcode, payload, key, compressed=is_compressed)
+        return self._writer.put(frame, caller, in_turn=True)
 
     def disconnected(self, cause: Cause, detail: str) -> WSDisconnected:
         """The last message about this connection."""
         self._shut()
         code, reason = (None, "") if self._close is None else self._close
-        return WSDisconnected(self._transport.id, code, reason, cause, detail)
+        return WSDisconnected(self._line.alias, code, reason, cause, detail)
 
     # -- time --------------------------------------------------------------------------------------
 
     def _alarm(self, seconds: float) -> None:
         self._stop()
         self._watch = watch = Deadline(self._check_time)
-        self._transport.arm(watch, seconds)
+        self._line.arm(watch, seconds)
 
     def _stop(self) -> None:
         if self._watch is not None:
@@ -310,13 +316,13 @@ class WebSocket:
         elif self.state is State.ANSWERING:
             self._answer_close()
         elif self.state is State.OPEN:
-            line = self._transport
+            line = self._line
             if self._pinged is not None and not line.is_held_up:
                 self.state = State.CLOSED
                 line.cut(Cause.TIMEOUT, f"no answer to a ping within {self._interval:g} s")
                 return
             self._pinged = line.now()
-            line.put(self._frame(PING, b""))
+            self._write(PING, b"")
             self._alarm(self._interval)
 
 

@@ -35,7 +35,9 @@ class Rig:
         self.ended: list[tuple[int, int]] = []
         self.pairs: list[tuple[socket.socket, socket.socket]] = []
         site: Any = self
-        self.waiting = WaitingPeers(site, self, self, linger=5.0)
+        self.waiting = WaitingPeers(
+            site, self, linger=5.0, make=self.make, begin=self.begin, ended=self.note_end
+        )
 
     def now(self) -> float:
         return self.time
@@ -52,14 +54,17 @@ class Rig:
     def drop(self, sock: socket.socket) -> None:
         self.watched.pop(sock, None)
 
-    def adopt_waiting(
+    def make(
         self, sock: socket.socket, address: object, data: bytes, since: float | None
-    ) -> None:
+    ) -> tuple[bytes, float | None]:
         assert address == "address"
-        sock.close()
-        self.adopted.append((data, since))
+        return data, since
 
-    def waiting_ended(self, received: int, sent: int) -> None:
+    def begin(self, connection: tuple[bytes, float | None], sock: socket.socket) -> None:
+        sock.close()
+        self.adopted.append(connection)
+
+    def note_end(self, received: int, sent: int) -> None:
         self.ended.append((received, sent))
 
     # -- actions of the tests ----------------------------------------------------------------------
@@ -69,7 +74,7 @@ class Rig:
         ours, theirs = socket.socketpair()
         self.pairs.append((ours, theirs))
         theirs.sendall(data)
-        self.waiting.admit(ours, "address")
+        self.waiting.admit((ours, "address"))
         return theirs
 
     def read(self) -> None:

@@ -1,5 +1,6 @@
 """``Reader``: the reader of a meta-process. It runs ``start`` in a thread or in a task."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import outcome
@@ -71,13 +72,13 @@ class Reader:
         meta.outbox.admit_reader(thread.ident)
 
     @runs_callbacks
-    def begin(self) -> None:
-        """Begin to read without a task. The task starts when the reader has to wait for anything
-        but its socket: most connections never need it.
+    def begin(self, read: Callable[[], bool]) -> None:
+        """Begin to read without a task: ``read`` returns False if the reader has to wait for
+        anything but its socket, and needs its task. Most connections never do.
         """
         self._has_no_task = True
         try:
-            if not self.meta.behaviour._read_in_passing():
+            if not read():
                 self.go_on()
         except BaseException as error:
             self.fail(error)

@@ -115,7 +115,7 @@ async def spawn_meta(
 
 def spawn_meta_in_passing(owner: Process | Meta, behaviour: Any, options: MetaOptions) -> Meta:
     """Make a meta-process without a task and without waiting, for a behaviour that can do all of
-    ``init`` in passing. The caller has to call ``reader.begin()`` next.
+    ``init`` in passing. The caller has to call ``reader.begin`` next.
 
     Raises:
         SpawnError: the meta-process could not be started; everything is cleaned up.

@@ -135,13 +135,8 @@ class MetaProcess:
     False if it did nothing.
     """
 
-    _read_in_passing: Any = None
-    """A plain function that begins to read without a task, for a server's connections; see
-    :meth:`Reader.begin`. Returns False if the reader has something to wait for, and needs its task.
-    """
-
     _stop_in_passing: Any = None
-    """A plain function that ends the reading without a task."""
+    """A plain function that ends the reading without a task; see :meth:`Reader.begin`."""
 
     _end_in_passing: Any = None
     """The same for ``terminate``; takes the reason."""

@@ -101,10 +101,15 @@ def _is_loopback(local: Address) -> bool:
 class Acceptor:
     """Accepts connections while the server has room for them, and gives them to the server."""
 
-    __slots__ = ("_in_turn", "_pause", "_rest", "_server", "errors", "is_quiet", "turned_away")
+    __slots__ = (
+        *("_adopt", "_in_turn", "_pause", "_rest", "_server"),
+        *("errors", "is_quiet", "turned_away"),
+    )
 
     def __init__(self, server: "Listener", in_turn: int | None) -> None:
         self._server = server
+        self._adopt: Callable[[Accepted], None] = server._adopt
+        """Takes the accepted sockets, on the loop."""
         self._in_turn = _IN_TURN if in_turn is None else in_turn
         """How many connections a task accepts in a turn of the loop."""
         self._pause = _BACK_OFF[0]
@@ -117,6 +122,10 @@ class Acceptor:
         """How often ``accept`` failed."""
         self.turned_away: int = 0
         """How many connections were closed at once, since the server was full."""
+
+    def give_to(self, adopt: Callable[[Accepted], None]) -> None:
+        """Give the accepted sockets to this function, on the loop."""
+        self._adopt = adopt
 
     def run_in_thread(self) -> None:
         """Accept connections until the server stops."""
@@ -183,7 +192,7 @@ class Acceptor:
     def _accept_some(self) -> bool:
         """Accept and adopt a few connections. Returns whether to go on when there are more."""
         end = sources.slice_clock() + _TURN
-        self._rest = self._accept(self._server._adopt, (), self._in_turn, end)
+        self._rest = self._accept(self._adopt, (), self._in_turn, end)
         return not self._rest and self._may_accept()
 
     def _accept(
@@ -208,7 +217,7 @@ class Acceptor:
                     break
                 sock, address = server._socket.accept()
                 self._pause = _BACK_OFF[0]
-                if server._capacity.most is None or server._has_place(len(taken)):
+                if server._capacity.most is None or server._make_place(len(taken)):
                     take((sock, address))
                     if number >= _SLOW_IN_TURN and (
                         sources.slice_clock() >= end or len(under_way) > before
@@ -247,7 +256,7 @@ class Acceptor:
         try:
             while waiting:
                 for _ in range(min(_SLOW_IN_TURN, len(waiting))):
-                    server._adopt(waiting.popleft())
+                    self._adopt(waiting.popleft())
                 await trio.lowlevel.checkpoint()
         finally:
             for sock, _ in waiting:
@@ -284,7 +293,7 @@ class Acceptor:
             try:
                 while waiting:
                     for _ in range(min(_THREADS_IN_TURN, len(waiting))):
-                        server._adopt(waiting.popleft())
+                        self._adopt(waiting.popleft())
                     if waiting:
                         try:
                             bridge.post(adopt)
@@ -405,7 +414,7 @@ class Births:
         born = spawn_meta_in_passing(owner, connection, self._options)
         # Without a ring for the acceptor: the connection took no place among those under way.
         self.made += 1
-        born.reader.begin()
+        born.reader.begin(partial(connection._reader.read_in_passing, self._server.poller))
 
     def go_on_with(self, connection: StreamConnection, session: Process, unsent: bytes) -> None:
         """Spawn a connection that comes from the program before, for a session that has started.
@@ -418,7 +427,7 @@ class Births:
             born = spawn_meta_in_passing(session, connection, self._options)
             self.made += 1
             connection.go_on(unsent)
-            born.reader.begin()
+            born.reader.begin(partial(connection._reader.read_in_passing, self._server.poller))
 
         self._server._open[connection] = None
         try:

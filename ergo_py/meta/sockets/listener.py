@@ -257,6 +257,10 @@ class Listener(MetaProcess):
         most = self._capacity.most
         return most is None or self.connections + more < most
 
+    def _make_place(self, more: int) -> bool:
+        """Whether there is a place for an accepted socket, beside ``more`` others."""
+        return self._has_place(more)
+
     def _adopt(self, accepted: Accepted) -> None:
         """Make a connection of an accepted socket. On the loop."""
         sock, address = accepted

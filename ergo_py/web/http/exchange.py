@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
+from ..._core.messaging.receiver import Receiver
 from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Callee, Caller
 from ..._core.vocabulary.envelopes import Priority
@@ -16,16 +17,16 @@ from ..._core.vocabulary.errors import (
     SpawnError,
     TargetDownError,
 )
-from ..._core.vocabulary.ids import PID, Alias
+from ..._core.vocabulary.ids import PID, Alias, Target
 from ..._core.vocabulary.reasons import NoProcess, Normal, Shutdown
-from ...meta.receivers import Receivers, make_actor
+from ...meta.receivers import Plan, Receivers, make_actor
 from ...meta.sockets.streams.sessions import end_session
 from ..messages.requests import HTTPRequest
 from ..messages.responses import HTTPError, Response, bare_response
 from ..routes import Place
 from ..site import Site
 
-__all__ = ["Exchange", "answer_of", "ask", "unavailable"]
+__all__ = ["Exchange", "ask", "unavailable"]
 
 _NORMAL: Final = Priority.NORMAL
 
@@ -35,7 +36,7 @@ class Exchange(Caller):
     not wait.
     """
 
-    __slots__ = ("_settled", "_watch", "actor", "is_over")
+    __slots__ = ("_watch", "actor", "asker", "is_over")
 
     request: Any
     """The request; None after the end."""
@@ -46,7 +47,7 @@ class Exchange(Caller):
         number: int,
         to: Any,
         request: HTTPRequest,
-        settled: "Callable[[Exchange], None]",
+        asker: "Asker",
     ) -> None:
         # Caller.__init__ inlined: each request pays for this.
         self.settled: bool = False
@@ -58,7 +59,8 @@ class Exchange(Caller):
         self.callee: Callee | None = None
         self.value: object = None
         self.error: BaseException | None = None
-        self._settled = settled
+        self.asker: Asker = asker
+        """The protocol of the connection."""
         self.actor: Process | None = None
         """The actor that was spawned for this exchange."""
         self.is_over: bool = False
@@ -66,8 +68,10 @@ class Exchange(Caller):
         self._watch: tuple[Callable[[], None], ...] = ()
 
     def awaken(self) -> None:
-        """Write the response."""
-        self._settled(self)
+        """Write the response, unless the exchange has ended."""
+        if not self.is_over:
+            value = self.value
+            self.asker.respond(value if type(value) is Response else _answer_of(self))
 
     def belong_to(self, actor: Process) -> None:
         """Note the actor that was spawned for this exchange."""
@@ -91,7 +95,7 @@ class Exchange(Caller):
 
 
 class Asker(Protocol):
-    """The protocol of a connection, which gets the answers when they are settled."""
+    """The protocol of a connection, which writes the responses."""
 
     site: Site
 
@@ -101,6 +105,10 @@ class Asker(Protocol):
 
     def limit(self, exchange: Exchange, timeout: float) -> None:
         """Let the exchange expire ``timeout`` seconds after its request is complete."""
+        ...
+
+    def respond(self, response: Response) -> None:
+        """Write the response of the present exchange."""
         ...
 
     def answer(self, exchange: Exchange, response: Response) -> None:
@@ -114,37 +122,41 @@ class Asker(Protocol):
         ...
 
 
-def ask(asker: Asker, exchange: Exchange, place: Place) -> None:
+def ask(exchange: Exchange, place: Place) -> None:
     """Let the place answer."""
+    asker, timeout = exchange.asker, place.request_timeout
     site = asker.site
     if place.kind != "actor":
         work = place.answer(asker, exchange.request)
         if work is not None:
-            asker.limit(exchange, place.request_timeout)
-            site.applications.tasks.run(_run(asker, exchange, work))
+            asker.limit(exchange, timeout)
+            site.applications.tasks.run(_run(exchange, work))
         return
     route: Any = place
     receivers: Receivers = route.receivers
-    if not receivers.makes_actors:
-        _call(asker, exchange, receivers.next() or site.meta.process.id, place.request_timeout)
+    if receivers.makes_actors:
+        try:
+            plan = receivers.plan_actor()
+        except SpawnError as error:
+            _could_not_spawn(exchange, error)
+            return
+        asker.begin_beside(partial(_call_new_actor, exchange, plan, timeout))
         return
-    try:
-        plan = receivers.plan_actor()
-    except SpawnError as error:
-        _could_not_spawn(asker, exchange, error)
-        return
-    asker.begin_beside(partial(_call_new_actor, asker, exchange, plan, place.request_timeout))
+    to, owner = receivers.next(), site.meta.process
+    if to is None:
+        _call(exchange, owner, owner.id, timeout)
+    else:
+        _call(exchange, site.router.resolve(to), to, timeout)
 
 
-def _call(asker: Asker, exchange: Exchange, to: Any, timeout: float) -> None:
-    site = asker.site
-    receiver = site.router.resolve(to)
+def _call(exchange: Exchange, receiver: Receiver | None, to: Target, timeout: float) -> None:
+    asker = exchange.asker
     if receiver is None or not receiver.accepting:
         asker.answer(exchange, unavailable())
         return
     exchange.to = to
     try:
-        site.calls.post(receiver, exchange, _NORMAL)
+        asker.site.calls.post(receiver, exchange, _NORMAL)
     except MailboxFullError:
         asker.answer(exchange, unavailable())
         return
@@ -152,28 +164,31 @@ def _call(asker: Asker, exchange: Exchange, to: Any, timeout: float) -> None:
         asker.limit(exchange, timeout)
 
 
-async def _call_new_actor(asker: Asker, exchange: Exchange, plan: Any, timeout: float) -> None:
+async def _call_new_actor(exchange: Exchange, plan: Plan, timeout: float) -> None:
+    meta = exchange.asker.site.meta
     try:
-        actor = await make_actor(asker.site.meta, plan)
+        actor = await make_actor(meta, plan)
     except SpawnError as error:
-        _could_not_spawn(asker, exchange, error)
+        _could_not_spawn(exchange, error)
         return
     exchange.belong_to(actor)
     if exchange.is_over:
-        end_session(actor, asker.site.meta.id)
+        end_session(actor, meta.id)
     else:
-        _call(asker, exchange, actor.id, timeout)
+        _call(exchange, actor, actor.id, timeout)
 
 
-def _could_not_spawn(asker: Asker, exchange: Exchange, error: SpawnError) -> None:
+def _could_not_spawn(exchange: Exchange, error: SpawnError) -> None:
+    asker = exchange.asker
     asker.site.log.warning("no actor could be made for a request", error=str(error))
     is_fault = isinstance(error, InitError)
     asker.answer(exchange, bare_response(500) if is_fault else unavailable())
 
 
-async def _run(asker: Asker, exchange: Exchange, work: Awaitable[None]) -> None:
+async def _run(exchange: Exchange, work: Awaitable[None]) -> None:
     """Run an application, or read a file."""
-    request, detail = exchange.request, "an application has ended inside its response"
+    asker, request = exchange.asker, exchange.request
+    detail = "an application has ended inside its response"
     try:
         await work
     except Exception as error:
@@ -183,30 +198,32 @@ async def _run(asker: Asker, exchange: Exchange, work: Awaitable[None]) -> None:
         asker.fail(exchange, detail)
 
 
-def answer_of(exchange: Exchange) -> tuple[Response, str]:
-    """The response for the outcome of a call, and a line for the log, if there is anything to tell.
-    Nothing of a failure is in the response.
+def _answer_of(exchange: Exchange) -> Response:
+    """The response for the outcome of a call. Nothing of a failure is in the response; the log has
+    it.
     """
     error, value = exchange.error, exchange.value
+    request, callee = exchange.request, exchange.callee
     if error is None:
         if isinstance(value, Response):
-            return value, ""
-        return bare_response(500), f"the answer to a request is a {type(value).__qualname__}"
-    if isinstance(error, HTTPError):
-        return error.response, ""
+            return value
+        told = f"the answer to a request is a {type(value).__qualname__}"
+    elif isinstance(error, HTTPError):
+        return error.response
     # The call itself failed; the same error in a Reject is an answer of the actor, unless the actor
     # says that it is itself not there for requests now, as a pipeline that has drained.
-    if isinstance(error, CallTimeoutError) and error.request is exchange.request:
-        return bare_response(504), ""
-    if isinstance(error, MailboxFullError) and error.message is exchange.request:
-        return unavailable(), ""
-    if isinstance(error, TargetDownError):
-        callee = exchange.callee
-        says_so = callee is not None and error.target == callee.id
-        is_away = isinstance(error.reason, NoProcess | Normal | Shutdown)
-        if is_away and (says_so or error.request is exchange.request):
-            return unavailable(), ""
-    return bare_response(500), f"a request failed: {type(error).__qualname__}: {error}"
+    elif isinstance(error, CallTimeoutError) and error.request is request:
+        return bare_response(504)
+    elif (isinstance(error, MailboxFullError) and error.message is request) or (
+        isinstance(error, TargetDownError)
+        and isinstance(error.reason, NoProcess | Normal | Shutdown)
+        and (error.request is request or (callee is not None and error.target == callee.id))
+    ):
+        return unavailable()
+    else:
+        told = f"a request failed: {type(error).__qualname__}: {error}"
+    exchange.asker.site.log.error(told, request=repr(request))
+    return bare_response(500)
 
 
 def unavailable() -> Response:

@@ -10,17 +10,18 @@ from ..._core.vocabulary.errors import NotAllowedError
 from ..._core.vocabulary.ids import Ref
 from ...meta.sockets.messages import Cause, Endpoint
 from ...meta.sockets.streams.sessions import end_session
+from ...meta.sockets.streams.writer import Writer
 from ..messages.requests import HTTPGone, HTTPRequest, ReadBody
 from ..messages.responses import HTTPError, Response, bare_response, response_head
 from ..parsing.http1 import Head, RequestError, RequestParser
 from ..routes import Body, Place
 from ..site import Site
-from .exchange import Exchange, answer_of, ask, unavailable
+from .exchange import Exchange, ask, unavailable
 from .limits import EVENT_PAUSE, TimeLimits
 from .phase import NEXT, Phase, Step
 from .request_body import MOST_SKIPPED, RequestBody
 from .response_stream import BodyWriter, ResponseStream
-from .wire import Host, Wire
+from .wire import Wire
 
 __all__ = ["HTTPProtocol"]
 
@@ -44,13 +45,13 @@ class HTTPProtocol:
         "_advances",
         "_client",
         "_exchange",
-        "_host",
         "_made_body",
         "_parser",
         "_place",
         "_request",
         "_since",
         "_wire",
+        "_writer",
         "closes",
         "error",
         "has_more",
@@ -65,9 +66,9 @@ class HTTPProtocol:
     # The parser of the connection's input: no message is cut out of the bytes.
     unfinished = count = produced = 0
 
-    def __init__(self, host: Host, wire: Wire, site: Site) -> None:
-        self._host = host
+    def __init__(self, wire: Wire, writer: Writer, site: Site) -> None:
         self._wire = wire
+        self._writer = writer
         self.site: Site = site
         self._parser = RequestParser()
         self.phase: Phase = _HEAD
@@ -143,7 +144,7 @@ class HTTPProtocol:
     def _step(self) -> bool:
         phase = self.phase
         if phase is _HEAD:
-            if self._wire.pending > self.site.options.write_limit:
+            if self._writer.pending > self.site.options.write_limit:
                 return False
             head = self._parser.next_head()
             if head is None:
@@ -178,38 +179,38 @@ class HTTPProtocol:
             if site.has_proxies
             else (self._client, site.scheme, head.host)
         )
-        path, place = site.find(head.path)
+        path, place = site.places.get(head.path) or site.find(head.path)
         request = self._request = HTTPRequest(
             head.method,
             path,
             head,
-            connection=wire.id,
+            connection=wire.alias,
             peer=wire.peer,
             scheme=scheme,
             client=client,
             host=host,
         )
         if site.drains_with:
-            self._respond(unavailable())
+            self.respond(unavailable())
             return
         if site.hosts is not None and not site.hosts.serve(host, head.host):
-            self._respond(bare_response(421))
+            self.respond(bare_response(421))
             return
         self._place = place
         if place is None:
-            self._respond(bare_response(404))
+            self.respond(bare_response(404))
             return
         is_route = place.kind == "actor"
         if not is_route and place.takes_websocket(head):
             self.phase = NEXT[self.phase][Step.UPGRADE]
             self._begin_call(place, request)
-            self._host.upgrade(self, request, place)
+            wire.upgrade(self, request, place)
             return
         refusal = None if place.methods is None else place.refusal(head.method)
         if refusal is not None:
-            self._respond(refusal.response)
+            self.respond(refusal.response)
         elif head.length is not None and head.length > place.max_body:
-            self._respond(bare_response(413))
+            self.respond(bare_response(413))
         elif self._parser.body_is_done or place.body is Body.STREAM:
             self._ask()
         else:
@@ -219,7 +220,7 @@ class HTTPProtocol:
     @property
     def _body(self) -> RequestBody:
         if self._made_body is None:
-            self._made_body = RequestBody(self.limits, self._wire.put, self.site.calls.reply)
+            self._made_body = RequestBody(self.limits, self._writer.put, self.site.calls.reply)
         return self._made_body
 
     def _collect(self) -> bool:
@@ -241,14 +242,11 @@ class HTTPProtocol:
             self._close()
             return False
         if parser.body_is_done:
-            self._await_request(Step.SKIPPED)
+            self.phase = NEXT[self.phase][Step.SKIPPED]
+            if self.site.make_room is not None:
+                self.site.make_room()
             return True
         return parser.has_more
-
-    def _await_request(self, step: Step) -> None:
-        self.phase = NEXT[self.phase][step]
-        if self.site.make_room is not None:
-            self.site.make_room()
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -257,18 +255,18 @@ class HTTPProtocol:
         assert place is not None
         assert request is not None
         self.phase = NEXT[self.phase][Step.ASK]
-        ask(self, self._begin_call(place, request), place)
+        ask(self._begin_call(place, request), place)
 
     def _begin_call(self, place: Place, request: HTTPRequest) -> Exchange:
         exchange = self._exchange = Exchange(
-            self._wire.id, self.site.next_reference(), None, request, self._settled
+            self._wire.alias, self.site.next_reference(), None, request, self
         )
         request.begin(exchange, len(place.parts))
         return exchange
 
     def begin_beside(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run an async function beside the reader."""
-        self._host.begin_beside(work)
+        self._wire.begin_beside(work)
 
     def limit(self, exchange: Exchange, timeout: float) -> None:
         """Let the exchange expire ``timeout`` seconds after its request is complete."""
@@ -277,23 +275,12 @@ class HTTPProtocol:
         else:
             self._body.limit_answer(exchange, timeout)
 
-    def _settled(self, exchange: Exchange) -> None:
-        if exchange is not self._exchange or exchange.is_over:
-            return
-        if type(exchange.value) is Response:
-            self._respond(exchange.value)
-            return
-        response, told = answer_of(exchange)
-        if told:
-            self.site.log.error(told, request=repr(exchange.request))
-        self._respond(response)
-
     def answer(self, exchange: Exchange, response: Response) -> None:
         """Write a response, unless the exchange has ended."""
         if not exchange.is_over:
             # The time for the answer is over with its beginning.
             exchange.abandon()
-            self._respond(response)
+            self.respond(response)
 
     def fail(self, exchange: Exchange, detail: str) -> None:
         """Tell the peer that there is no response, or no whole one, unless the exchange has
@@ -308,9 +295,9 @@ class HTTPProtocol:
 
     # -- responses ---------------------------------------------------------------------------------
 
-    def _respond(self, response: Response) -> None:
+    def respond(self, response: Response) -> None:
         """Write a response, or the beginning of a streamed one."""
-        request, parser, wire = self._request, self._parser, self._wire
+        request, parser, writer = self._request, self._parser, self._writer
         head = None if request is None else request.head
         is_http_10 = head is not None and head.is_http_10
         has_body = head is None or head.method != "HEAD"
@@ -324,7 +311,7 @@ class HTTPProtocol:
             if response.length is None and is_http_10:
                 self.closes = True
             start = response_head(response, self.closes, is_http_10)
-            wire.put(start)
+            writer.put(start, in_turn=True)
             if has_body:
                 self._begin_stream(response, chunked=response.length is None and not is_http_10)
                 return
@@ -333,17 +320,18 @@ class HTTPProtocol:
             body = response.body if has_body else b""
             sent = len(body)
             if sent <= _LARGE:
-                wire.put(start + body)
+                writer.put(start + body, in_turn=True)
             else:
-                wire.put(start)
-                wire.put(body)
+                writer.put(start, in_turn=True)
+                writer.put(body, in_turn=True)
         self._finish(response.status, sent)
 
     def _begin_stream(self, response: Response, *, chunked: bool) -> None:
         exchange = self._exchange
         assert exchange is not None
         self.stream = ResponseStream(
-            self._wire,
+            self._writer,
+            self._wire.cut,
             exchange,
             BodyWriter(response.length, chunked),
             response.status,
@@ -380,7 +368,7 @@ class HTTPProtocol:
         """The connection ends on this side: tell a peer that waits for its response."""
         if self.stream is None and self.phase in (_BODY, _UNDER_WAY, _UPGRADING):
             last = unavailable()
-            self._wire.put(response_head(last, True, False) + last.body)
+            self._writer.put(response_head(last, True, False) + last.body, in_turn=True)
 
     def _finish(self, status: int, sent: int) -> None:
         """The response is written, with so many bytes of a body: go on with the next request, or
@@ -394,7 +382,9 @@ class HTTPProtocol:
         if self.closes:
             self._close()
         elif self._parser.body_is_done:
-            self._await_request(Step.ANSWERED)
+            self.phase = NEXT[self.phase][Step.ANSWERED]
+            if self.site.make_room is not None:
+                self.site.make_room()
         else:
             self.phase = NEXT[self.phase][Step.ANSWERED_EARLY]
             self._body.begin_skipping()
@@ -415,7 +405,7 @@ class HTTPProtocol:
         if exchange is not None:
             exchange.finish()
             if exchange.actor is not None:
-                end_session(exchange.actor, self._wire.id)
+                end_session(exchange.actor, self._wire.alias)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -429,7 +419,7 @@ class HTTPProtocol:
         if self._made_body is not None:
             self._made_body.drop()
         self._parser = RequestParser()
-        self._respond(HTTPError(error.status, error.detail).response)
+        self.respond(HTTPError(error.status, error.detail).response)
 
     def _close(self) -> None:
         self.give_way()
@@ -448,7 +438,7 @@ class HTTPProtocol:
             self.phase is _HEAD
             and not self.limits.in_head
             and not self._parser.unread
-            and not self._wire.pending
+            and not self._writer.pending
         )
 
     def drain(self) -> None:
@@ -488,7 +478,8 @@ class HTTPProtocol:
         self.limits.stop()
         callee = None if exchange is None else exchange.callee
         if exchange is not None and self.stream is not None and callee is not None:
-            self.site.tell(self._wire.id, callee.id, HTTPGone(self._wire.id, exchange.ref, cause))
+            alias = self._wire.alias
+            self.site.tell(alias, callee.id, HTTPGone(alias, exchange.ref, cause))
         if self._since:
             self.site.give_up_exchange()
             self._since = 0.0
@@ -522,9 +513,9 @@ class HTTPProtocol:
         """Act if a time limit has passed; otherwise check again."""
         if self.phase is _CLOSED:
             return
-        options, wire, now = self.site.options, self._wire, self.site.now()
-        if wire.pending and now >= wire.last_out + options.idle_timeout:
-            wire.cut(Cause.TIMEOUT, f"the peer took nothing for {options.idle_timeout:g} s")
+        options, now = self.site.options, self.site.now()
+        if self._writer.pending and now >= self._writer.last + options.idle_timeout:
+            self._wire.cut(Cause.TIMEOUT, f"the peer took nothing for {options.idle_timeout:g} s")
             return
         try:
             moment = self.limits.next(

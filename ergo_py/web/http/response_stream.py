@@ -1,37 +1,19 @@
 """`ResponseStream`: a streamed response under way. `BodyWriter`: its frames."""
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from ..._core.tables.pending_calls import Caller
 from ...meta.sockets.messages import Cause
+from ...meta.sockets.streams.writer import Writer
 from .exchange import Exchange
 
-__all__ = ["BodyWriter", "Outlet", "ResponseStream", "WrongLengthError"]
+__all__ = ["BodyWriter", "ResponseStream", "WrongLengthError"]
 
 _ROOM: Final = 64 * 1024
 """Bytes that may wait for the peer before an application waits."""
-
-
-class Outlet(Protocol):
-    """The part of a connection that a response uses."""
-
-    @property
-    def pending(self) -> int:
-        """Bytes that wait for the peer."""
-        ...
-
-    def put(self, data: bytes, caller: Caller | None = None) -> bool:
-        """Write. True if the operating system has taken everything; else the caller is answered
-        when it has.
-        """
-        ...
-
-    def cut(self, cause: Cause, detail: str) -> None:
-        """End at once, so that the peer does not take a part for the whole."""
-        ...
 
 
 class WrongLengthError(Exception):
@@ -74,18 +56,24 @@ class BodyWriter:
 class ResponseStream:
     """A streamed response, from its head to its end. Everything here happens on the loop."""
 
-    __slots__ = ("_frames", "_guard", "_outlet", "_room", "is_events", "is_open", "sent", "status")
+    __slots__ = (
+        *("_cut", "_frames", "_guard", "_room", "_writer"),
+        *("is_events", "is_open", "sent", "status"),
+    )
 
     def __init__(
         self,
-        outlet: Outlet,
+        writer: Writer,
+        cut: Callable[[Cause, str], None],
         exchange: Exchange,
         frames: BodyWriter,
         status: int,
         *,
         is_events: bool,
     ) -> None:
-        self._outlet = outlet
+        self._writer = writer
+        self._cut = cut
+        """Ends the connection at once, so that the peer does not take a part for the whole."""
         self._frames = frames
         self._room: trio.Event | None = None
         """Wakes applications that wait for a slow peer."""
@@ -107,7 +95,7 @@ class ResponseStream:
 
     def _lost_actor(self) -> None:
         self._guard = None
-        self._outlet.cut(
+        self._cut(
             Cause.FAILED, "the actor of a streamed response has ended before its Response.End"
         )
 
@@ -120,27 +108,27 @@ class ResponseStream:
         try:
             framed = self._frames.frame(data)
         except WrongLengthError as error:
-            self._outlet.cut(Cause.FAILED, f"a response is longer than its length: {error}")
+            self._cut(Cause.FAILED, f"a response is longer than its length: {error}")
             raise
         self.sent += len(data)
-        return not framed or self._outlet.put(framed, caller)
+        return not framed or self._writer.put(framed, caller, in_turn=True)
 
     @property
     def has_waiting(self) -> bool:
         """Whether bytes wait for the peer."""
-        return bool(self._outlet.pending)
+        return bool(self._writer.pending)
 
     async def write_and_wait(self, data: bytes) -> None:
         """Write a piece for an application, and wait while the peer is slow."""
         self.write(data)
-        while self.is_open and self._outlet.pending > _ROOM:
+        while self.is_open and self._writer.pending > _ROOM:
             if self._room is None:
                 self._room = trio.Event()
             await self._room.wait()
 
     def written(self) -> None:
         """Some of the waiting bytes are out."""
-        if self._room is not None and self._outlet.pending <= _ROOM:
+        if self._room is not None and self._writer.pending <= _ROOM:
             self._free()
 
     def end(self) -> None:
@@ -152,10 +140,10 @@ class ResponseStream:
         try:
             last = self._frames.end()
         except WrongLengthError as error:
-            self._outlet.cut(Cause.FAILED, f"a response is shorter than its length: {error}")
+            self._cut(Cause.FAILED, f"a response is shorter than its length: {error}")
             raise
         if last:
-            self._outlet.put(last)
+            self._writer.put(last, in_turn=True)
 
     def close(self) -> None:
         """Note that the exchange has ended."""

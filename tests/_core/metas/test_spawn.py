@@ -230,7 +230,7 @@ class WithoutTask(InPassing):
         self.reads = reads
         self.ends = ends
 
-    def _read_in_passing(self) -> bool:
+    def read_in_passing(self) -> bool:
         if isinstance(self.reads, Exception):
             raise self.reads
         return self.reads
@@ -249,7 +249,7 @@ class WithoutTask(InPassing):
 
 def begin(process: Process, behaviour: WithoutTask) -> Meta:
     meta = spawn_meta_in_passing(process, behaviour, MetaOptions())
-    meta.reader.begin()
+    meta.reader.begin(behaviour.read_in_passing)
     return meta
 
 

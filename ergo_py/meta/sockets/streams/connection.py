@@ -27,6 +27,7 @@ from ...thread_inbox import ThreadInbox
 from ..messages import (
     Address,
     Cause,
+    Endpoint,
     TCPClose,
     TCPConnected,
     TCPDisconnected,
@@ -282,7 +283,12 @@ class StreamConnection(MetaProcess):
             prepare(sock, self._options, blocking=not self._reads_in_task)
         elif sock.gettimeout() != (timeout := 0.0 if self._reads_in_task else None):
             sock.settimeout(timeout)
-        self.local, self.peer = self._ends(sock)
+        local, address = None if server is None else server.sockets.local, self._address
+        if local is not None and type(address) is tuple and len(address) == 2:
+            # A peer of IPv4: its host and port are known, and nothing is left to ask the system.
+            self.local, self.peer = local, Endpoint(*address)
+        else:
+            self.local, self.peer = self._ends(sock)
         if self._tls.phase is TLSPhase.HANDSHAKE:
             self._tls.start_clock(since)
         self._writer.use(sock, now, meta.router.turns, since)
@@ -326,11 +332,6 @@ class StreamConnection(MetaProcess):
             return self._reader.read_in_task(None if self._server is None else self._server.poller)
         self._reader.read_in_thread()
         return None
-
-    def _read_in_passing(self) -> bool:
-        server = self._server
-        poller = None if server is None else server.poller
-        return poller is not None and self._reader.read_in_passing(poller)
 
     def _stop_in_passing(self) -> None:
         poller = None if self._server is None else self._server.poller
@@ -451,7 +452,6 @@ class StreamConnection(MetaProcess):
             self._shutdown.end(Cause.SLOW_PEER, f"{waiting} bytes are waiting, {limit} may")
 
     async def _peer_is_slow(self) -> None:
-        self._drop_if_slow()
         await self._meta.handler.wait_in_callback(self._shutdown.waits_for_peer)
 
     # -- the end -----------------------------------------------------------------------------------

@@ -282,15 +282,21 @@ class StreamReader:
 
     # -- without a thread or a task ----------------------------------------------------------------
 
-    def read_in_passing(self, poller: SocketPoller) -> bool:
+    def read_in_passing(self, poller: SocketPoller | None) -> bool:
         """Begin to read without a task: greet the receiver, read the bytes that came with the
         connection, and let the poller read the rest. False if there is something to wait for:
         :meth:`read_in_task` goes on.
         """
         incoming, meta = self._input, self._connection._meta
-        if self._tls.phase is not _CLEAR or incoming.has_more or not poller.is_open:
+        if (
+            poller is None
+            or not poller.is_open
+            or self._tls.phase is not _CLEAR
+            or incoming.has_more
+        ):
             return False
-        greeting = self._connect()
+        self.connected = incoming.last
+        greeting = self._greet()
         early, self._early = self._early, b""
         if greeting is not None and not meta.outbox.forward(self._target, greeting, meta.priority):
             self._held = (greeting, *incoming.take(early))

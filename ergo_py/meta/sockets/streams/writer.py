@@ -212,22 +212,21 @@ class Writer:
             # The same as put(), without its call: this is the hot path.
             self.messages += 1
             try:
-                if self.write(data):
-                    return
+                if not self.write(data) and self.pending > self._limit:
+                    self._slow()
             except OSError as error:
                 self._failed(error)
-        elif self.put(data, None):
-            return
-        if self.pending > self._limit:
-            self._slow()
+        else:
+            self.put(data)
 
-    def put(self, data: bytes, caller: Caller | None, *, in_turn: bool = False) -> bool:
+    def put(self, data: bytes, caller: Caller | None = None, *, in_turn: bool = False) -> bool:
         """Write the data of a message, or keep it for later. True if everything is in the operating
         system; otherwise the caller gets its answer as soon as it is. With ``in_turn``, write at
-        the end of the root's turn if there is a root.
+        the end of the root's turn if there is a root, and no caller waits.
         """
         if (
             in_turn
+            and caller is None
             and self._turns.defers
             and self.state is _OPEN
             and not self.pending
@@ -248,9 +247,12 @@ class Writer:
         except OSError as error:
             self._failed(error)
             return False
-        if not done and caller is not None:
-            waiting = sum(map(len, self._queue)) if self.is_frozen else self.pending
-            self._callers.append((self.written + waiting, caller, len(data)))
+        if not done:
+            if caller is not None:
+                waiting = sum(map(len, self._queue)) if self.is_frozen else self.pending
+                self._callers.append((self.written + waiting, caller, len(data)))
+            if self.pending > self._limit:
+                self._slow()
         return done
 
     def beat(self, data: bytes) -> None:
