@@ -401,11 +401,25 @@ async def test_a_class_that_was_made_at_run_time_is_not_kept_forever(
 def test_a_task_of_the_node_that_is_closed_after_the_run_is_no_failure() -> None:
     async def main() -> Any:
         async with running_node() as node:
-            running = kernel_of(node)._run(trio.sleep_forever, ())
+            running = kernel_of(node)._run(trio.sleep_forever, (), None)
             running.send(None)
             return running
 
     trio.run(main).close()
+
+
+async def test_a_failure_of_a_task_goes_to_the_function_that_takes_it() -> None:
+    failures: list[Exception] = []
+
+    async def fail(number: int) -> None:
+        raise Failed(number)
+
+    async with running_node() as node:
+        kernel_of(node).start(fail, 1, name="fails", failed=failures.append)
+        await wait_all_tasks_blocked()
+
+        assert [failure.args for failure in failures] == [(1,)]
+        assert kernel_of(node).fatal is None
 
 
 async def test_lifetimes_of_processes_are_passed_on() -> None:
