@@ -1,6 +1,6 @@
 """The speed of a vehicle, from a CAN bus. Needs ``ergo_py[can]``.
 
-python examples/cookbook/can_speed.py socketcan can0
+python can_speed.py socketcan can0
 """
 
 import sys

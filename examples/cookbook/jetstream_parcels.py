@@ -1,6 +1,6 @@
 """Parcels of a JetStream stream, priced in several threads. Needs ``ergo_py[jetstream]``.
 
-python examples/cookbook/jetstream_parcels.py nats://localhost
+python jetstream_parcels.py nats://localhost
 """
 
 import json

@@ -1,6 +1,6 @@
 """Payments of a Kafka topic, checked and put into another. Needs ``ergo_py[kafka]``.
 
-python examples/cookbook/kafka_payments.py localhost:9092
+python kafka_payments.py localhost:9092
 """
 
 import json

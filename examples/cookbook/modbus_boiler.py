@@ -1,6 +1,6 @@
 """A boiler behind Modbus, polled each second. Needs ``ergo_py[modbus]``.
 
-python examples/cookbook/modbus_boiler.py 10.0.0.7
+python modbus_boiler.py 10.0.0.7
 """
 
 import sys

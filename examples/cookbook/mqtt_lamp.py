@@ -1,6 +1,6 @@
 """A lamp that follows a switch, both on MQTT. Needs ``ergo_py[mqtt]``.
 
-python examples/cookbook/mqtt_lamp.py mqtt://localhost
+python mqtt_lamp.py mqtt://localhost
 """
 
 import sys

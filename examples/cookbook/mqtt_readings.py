@@ -1,6 +1,6 @@
 """Readings of MQTT sensors, stored in SQLite. Needs ``ergo_py[mqtt]``.
 
-python examples/cookbook/mqtt_readings.py mqtt://localhost readings.db
+python mqtt_readings.py mqtt://localhost readings.db
 """
 
 import sqlite3

@@ -1,6 +1,6 @@
 """Jobs in a table of PostgreSQL, shared by any number of programs. Needs ``ergo_py[postgres]``.
 
-python examples/cookbook/postgres_jobs.py "host=localhost dbname=shop"
+python postgres_jobs.py "host=localhost dbname=shop"
 """
 
 import json

@@ -1,6 +1,6 @@
 """A copy of a table that follows notifications of PostgreSQL. Needs ``ergo_py[postgres]``.
 
-python examples/cookbook/postgres_stock.py "host=db dbname=shop"
+python postgres_stock.py "host=db dbname=shop"
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Orders of a RabbitMQ queue, handled by an actor. Needs ``ergo_py[amqp]``.
 
-python examples/cookbook/rabbitmq_orders.py amqp://guest:guest@localhost/
+python rabbitmq_orders.py amqp://guest:guest@localhost/
 """
 
 import json

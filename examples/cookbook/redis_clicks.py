@@ -1,6 +1,6 @@
 """Clicks of a Redis stream, counted in Redis. Needs ``ergo_py[redis]``.
 
-python examples/cookbook/redis_clicks.py redis://localhost
+python redis_clicks.py redis://localhost
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A thermometer on a serial line. Needs ``ergo_py[serial]``.
 
-python examples/cookbook/serial_thermometer.py /dev/ttyUSB0
+python serial_thermometer.py /dev/ttyUSB0
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Jobs in a file: a queue without a server, which survives the end of the program.
 
-python examples/cookbook/sqlite_jobs.py [FILE]
+python sqlite_jobs.py [FILE]
 """
 
 import sys

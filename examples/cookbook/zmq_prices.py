@@ -1,6 +1,6 @@
 """The last prices of a ZeroMQ publisher. Needs ``ergo_py[zmq]``.
 
-python examples/cookbook/zmq_prices.py tcp://localhost:5556
+python zmq_prices.py tcp://localhost:5556
 """
 
 import sys

@@ -1,9 +1,9 @@
 """FastAPI beside actors: a mounted FastAPI application calls the same actors as plain routes do,
 on the node's own loop. It needs ``pip install fastapi``.
 
-    python examples/web/fastapi_shop.py [PORT]
+    python fastapi_shop.py [PORT]
 
-and then the commands of the README, or http://127.0.0.1:8080/api/docs in a browser.
+and then http://127.0.0.1:8080/api/docs in a browser.
 """
 
 import sys
