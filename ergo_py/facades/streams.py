@@ -1,13 +1,17 @@
 """`BlockingStream` and `AsyncioStream`: async iterators of a node, for other code."""
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+import outcome
+import trio
+
 from .._core.kernel import Kernel
 from ..streams.parts import CalledStream
 from ..tasks.stream import MapStream
-from .facade import Asyncio, Blocking
+from .facade import Asyncio, Blocking, Facade
 from .rows import DirectRow, as_method
 
 __all__ = ["AsyncioStream", "BlockingStream", "asyncio_stream", "blocking_stream"]
@@ -16,31 +20,54 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class BlockingStream(Blocking, Generic[T]):
-    """An async iterator of a node, for a plain ``for``: each step blocks this thread. ``with``
-    closes it.
+class _Stream(Facade, Generic[T]):
+    """The steps of an async iterator, on the node's loop. If a reader is cancelled, the part or the
+    exception that its step has taken is kept for the next step.
     """
 
     _variable = "stream"
 
     def __init__(self, stream: AsyncIterator[T], kernel: Kernel) -> None:
         super().__init__(stream, kernel)
+        self._kept: deque[outcome.Outcome[T]] = deque()
+        self._turn = trio.Lock()
+
+    async def _step(self) -> outcome.Outcome[T]:
+        # Steps wait for each other: a cancelled step may still take a part, which comes first.
+        async with self._turn:
+            if self._kept:
+                return self._kept.popleft()
+            try:
+                return outcome.Value(await self._subject.__anext__())
+            except Exception as error:
+                return outcome.Error(error)
+
+    def _keep(self, taken: outcome.Outcome[T]) -> None:
+        self._kept.appendleft(taken)
+
+    async def _aclose(self) -> None:
+        self._kept = deque(maxlen=0)  # drops the part of a cancelled step, too
+        await self._subject.aclose()
+
+
+class BlockingStream(_Stream[T], Blocking):
+    """An async iterator of a node, for a plain ``for``: each step blocks this thread. Ctrl-C ends
+    the wait, and loses no part. ``with`` closes it.
+    """
 
     def __iter__(self) -> "BlockingStream[T]":
         return self
 
     def __next__(self) -> T:
-        step: Callable[[], Any] = self._subject.__anext__
         try:
-            item: T = self._wait(step)
+            return self._wait(self._step, self._keep).unwrap()
         except StopAsyncIteration:
             raise StopIteration from None
-        return item
 
     def close(self) -> None:
         """End the iteration: unsubscribe, or cancel the producer of the parts."""
         if hasattr(self._subject, "aclose"):
-            self._wait(self._subject.aclose)
+            self._wait(self._aclose)
         else:
             self._subject.close()
 
@@ -51,23 +78,16 @@ class BlockingStream(Blocking, Generic[T]):
         self.close()
 
 
-class AsyncioStream(Asyncio, Generic[T]):
-    """An async iterator of a node, for ``async for`` on asyncio's loop. ``async with`` closes
-    it.
+class AsyncioStream(_Stream[T], Asyncio):
+    """An async iterator of a node, for ``async for`` on asyncio's loop. A step that is cancelled,
+    as by ``asyncio.wait_for(anext(stream), 1)``, loses no part. ``async with`` closes it.
     """
-
-    _variable = "stream"
-
-    def __init__(self, stream: AsyncIterator[T], kernel: Kernel) -> None:
-        super().__init__(stream, kernel)
 
     def __aiter__(self) -> "AsyncioStream[T]":
         return self
 
     async def __anext__(self) -> T:
-        step: Callable[[], Any] = self._subject.__anext__
-        item: T = await self._wait(step)
-        return item
+        return (await self._wait(self._step, self._keep)).unwrap()
 
     async def aclose(self) -> None:
         """End the iteration: unsubscribe, or cancel the producer of the parts."""
@@ -75,7 +95,7 @@ class AsyncioStream(Asyncio, Generic[T]):
 
     async def _close(self) -> None:
         if hasattr(self._subject, "aclose"):
-            await self._subject.aclose()
+            await self._aclose()
         else:
             self._subject.close()
 

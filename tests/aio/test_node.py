@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import ContextVar
@@ -255,6 +256,71 @@ async def test_streams_and_events_are_iterated(node: AsyncioNode) -> None:
     assert await node.publish("prices", 8) == 0
     stream: PartStream[int] = await node.call(counter, "parts")
     assert isinstance(stream, PartStream)
+
+
+async def cancel_a_step(stream: Any, let_it_take: Callable[[], object]) -> None:
+    """Cancel a step that has taken a part, and asyncio's loop has not seen the part yet."""
+    step = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    let_it_take()
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+
+
+def block_until_taken(stream: Any) -> None:
+    """Block asyncio's loop until the node has taken a part out of a stream."""
+    while "1 taken" not in repr(stream):
+        time.sleep(0.001)
+
+
+@on_asyncio
+async def test_a_cancelled_step_keeps_its_part_for_the_next_step(node: AsyncioNode) -> None:
+    async with node.map_stream(abs, range(5)) as stream:
+        for _ in range(2):  # what was kept can be kept again
+            await cancel_a_step(stream, lambda: block_until_taken(stream))
+        assert [part async for part in stream] == [0, 1, 2, 3, 4]
+
+
+@on_asyncio
+async def test_a_cancelled_step_keeps_the_failure_of_its_stream(node: AsyncioNode) -> None:
+    def fail(number: int) -> int:
+        raise Failed(str(number))
+
+    async with node.map_stream(fail, [7]) as stream:
+        await cancel_a_step(stream, lambda: block_until_taken(stream))
+        with pytest.raises(Failed, match="7"):
+            await anext(stream)
+        assert [part async for part in stream] == []
+
+
+@on_asyncio
+async def test_a_closed_stream_has_no_kept_part(node: AsyncioNode) -> None:
+    stream = node.map_stream(abs, range(5))
+    await cancel_a_step(stream, lambda: block_until_taken(stream))
+    await stream.aclose()
+    assert [part async for part in stream] == []
+
+
+@on_asyncio
+async def test_steps_with_a_time_limit_lose_no_publication(node: AsyncioNode) -> None:
+    await node.open_topic("prices")
+    events = await node.events("prices")
+    got: list[int] = []
+    for number in range(50):
+        step = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        publishing = asyncio.ensure_future(node.publish("prices", number))
+        for _ in range(number % 5):
+            await asyncio.sleep(0)
+        step.cancel()  # before, while and after the node takes the publication
+        try:
+            got.append((await step).message)
+        except asyncio.CancelledError:
+            await publishing
+            got.append((await anext(events)).message)
+        await publishing
+    assert got == list(range(50))
 
 
 @on_asyncio

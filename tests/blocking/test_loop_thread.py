@@ -556,6 +556,20 @@ def test_an_interrupted_spawn_leaves_no_process(verb: str, monkeypatch: pytest.M
         assert ended.wait(20)
 
 
+def test_an_interrupted_step_keeps_its_part_for_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with quiet_node() as node:
+        stream = node.map_stream(abs, range(3))
+        monkeypatch.setattr("ergo_py.facades.facade.Parker", Interrupted)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+        monkeypatch.undo()
+
+        assert list(stream) == [0, 1, 2]
+
+
 def test_an_interrupted_supervise_finds_that_its_supervisor_has_ended(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
