@@ -106,7 +106,7 @@ def run(
             if succession is not None:
                 await succession.begin()
             async with context as node:
-                signals.watch_over(node)
+                signals.watch_over(node, succession)
                 trio.lowlevel.spawn_system_task(manager.watch_loop)
                 with _telling(manager, node, succession) as status:
                     return cast(T, await _serve(main, node, status, takes_status=takes_status))
@@ -129,13 +129,14 @@ def _telling(
     """Tell the service manager that the program is up, when the status says so and the predecessor
     has agreed, and that it stops.
     """
-    lines = ["READY=1", f"STATUS={node.name} is up"]
+    lines = [f"STATUS={node.name} is up"]
     if succession is not None:
         lines.append(f"MAINPID={os.getpid()}")  # of the service, which was the predecessor
-    say = partial(manager.tell, *lines)
+    say = partial(manager.tell_up, *lines)
     try:
         yield StartStatus(say if succession is None else succession.watch(node, say))
     finally:
+        manager.begin_stop()
         if succession is None or succession.serves:
             # Else another version goes on, and with it the service.
             manager.tell("STOPPING=1", f"STATUS={node.name} stops")
@@ -223,6 +224,10 @@ class _Signals:
     def __init__(self, manager: ServiceManager) -> None:
         self._manager = manager
         self._node: Node | None = None
+        self._succession: Succession | None = None
+        self._is_reloading = False
+        self._reloads_again = False
+        """SIGHUP came while a reload was under way, which has perhaps read an older setting."""
         self._asked: float | None = None
         """When the first signal arrived."""
         self._before: dict[int, Any] = {}
@@ -240,9 +245,9 @@ class _Signals:
             # None stands for a handler that was not set from Python; Python cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def watch_over(self, node: Node) -> None:
+    def watch_over(self, node: Node, succession: "Succession | None" = None) -> None:
         """Stop this node on a signal; if a signal has already arrived, stop it now."""
-        self._node = node
+        self._node, self._succession = node, succession
         if self._asked is not None:
             node.stop()
 
@@ -276,13 +281,31 @@ class _Signals:
             os._exit(128 + number)
 
     def _begin_reload(self, node: Node) -> None:
-        async def reload() -> None:
-            self._manager.tell("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
-            failed = await node.reload()
+        self._reloads_again = True
+        if not self._is_reloading:
+            self._is_reloading = True
+            node._kernel.start(self._reload, node, name="reload")
+
+    async def _reload(self, node: Node) -> None:
+        failed: list[str] = []
+        try:
+            while self._reloads_again and not node._kernel.stopping:
+                self._reloads_again = False
+                if self._may_tell(node):
+                    self._manager.tell("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
+                failed = await node.reload()
+        finally:
+            self._is_reloading = False
+        if self._may_tell(node):
             state = f"{len(failed)} settings could not be read" if failed else "is up"
             self._manager.tell("READY=1", f"STATUS={node.name} {state}")
 
-        node._kernel.start(reload, name="reload")
+    def _may_tell(self, node: Node) -> bool:
+        """Whether a reload says so: not before the program is up, for which the manager would take
+        its end, nor while the program stops, nor when another version has taken over.
+        """
+        serves = self._succession is None or self._succession.serves
+        return self._manager.is_up and serves and not node._kernel.stopping
 
 
 def _taken() -> list[signal.Signals]:

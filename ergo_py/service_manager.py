@@ -6,7 +6,7 @@ names. Without this variable nobody is told.
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final
 
 import trio
@@ -15,6 +15,7 @@ from ._core.vocabulary.errors import NotAllowedError
 
 __all__ = ["ServiceManager", "StartStatus"]
 
+_VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 _SHARE: Final = 0.5
 """The part of the watchdog's time after which the loop reports, as systemd advises: a single late
 turn of the loop is forgiven.
@@ -25,10 +26,11 @@ class ServiceManager:
     """The manager that has started this program, if there is one.
 
     Args:
-        environ: the variables of the environment.
+        environ: the variables of the environment. Those of the protocol are removed from it until
+            :meth:`close`: a program that this program starts must not speak for it.
     """
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket: socket.socket | None = None
@@ -37,6 +39,10 @@ class ServiceManager:
             self._socket.setblocking(False)
         self.watchdog: float | None = _read_watchdog(environ)
         """The seconds within which the manager expects a report of the loop; None for no report."""
+        self.is_up: bool = False
+        """Whether the manager was told that the program is up, and the program does not stop."""
+        self._environ = environ
+        self._taken = {name: environ.pop(name) for name in _VARIABLES if name in environ}
 
     @property
     def is_there(self) -> bool:
@@ -55,6 +61,15 @@ class ServiceManager:
             return False
         return True
 
+    def tell_up(self, *lines: str) -> None:
+        """Tell the manager that the program is up."""
+        self.is_up = True
+        self.tell("READY=1", *lines)
+
+    def begin_stop(self) -> None:
+        """The program stops: it is not up any more, whatever ends later."""
+        self.is_up = False
+
     async def watch_loop(self) -> None:
         """Report that the loop runs, for as long as it does. A loop that blocks reports too late,
         and the manager restarts the program.
@@ -66,7 +81,8 @@ class ServiceManager:
             await trio.sleep(self.watchdog * _SHARE)
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket, and leave the environment to the next run in this process."""
+        self._environ.update(self._taken)
         if self._socket is not None:
             self._socket.close()
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -243,3 +244,120 @@ def test_sighup_of_a_manager_reloads(manager: Manager) -> None:
 
     assert [text.split("\n")[0] for text in heard] == ["RELOADING=1", "READY=1"] * 2
     assert heard[3] == "READY=1\nSTATUS=a@test 1 settings could not be read"
+
+
+@pytest.mark.parametrize("manager", ["path"], indirect=True)
+def test_a_program_that_a_program_starts_does_not_speak_for_it(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "30000000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    child = "import os; print([n for n in os.environ if n.startswith(('NOTIFY_', 'WATCHDOG_'))])"
+
+    async def main(node: Node) -> bytes:
+        return (await trio.run_process([sys.executable, "-c", child], capture_stdout=True)).stdout
+
+    for _ in range(2):  # a second run in the same process has the same manager
+        found = run(main, name="a@test")
+        assert found is not None
+        assert found.strip() == b"[]"
+        assert [text for text in manager.heard() if text != "WATCHDOG=1"] == [UP, STOPS]
+
+
+async def some_turns() -> None:
+    """Let the loop handle a signal that has come."""
+    for _ in range(50):
+        await trio.lowlevel.checkpoint()
+
+
+class Reloading(Actor):
+    """Its reload waits."""
+
+    begun: trio.Event
+    go_on: trio.Event
+    count: int
+
+    @classmethod
+    def begin(cls) -> None:
+        cls.begun, cls.go_on, cls.count = trio.Event(), trio.Event(), 0
+
+    async def handle_reload(self) -> None:
+        type(self).count += 1
+        self.begun.set()
+        await self.go_on.wait()
+
+
+def kinds(texts: list[str]) -> list[str]:
+    return [text.partition("=")[0] for text in texts]
+
+
+def test_a_reload_before_the_program_is_up_does_not_say_that_it_is(manager: Manager) -> None:
+    async def main(
+        node: Node, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        Reloading.begin()
+        await node.spawn(Reloading)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await Reloading.begun.wait()
+        Reloading.go_on.set()
+        await some_turns()
+        assert manager.heard() == []
+        task_status.started()
+
+    run(main, name="a@test")
+
+    assert manager.heard() == [UP, STOPS]
+
+
+def test_a_reload_that_ends_while_the_program_stops_says_nothing(
+    manager: Manager,
+) -> None:
+    async def main(node: Node) -> None:
+        Reloading.begin()
+        await node.spawn(Reloading)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await Reloading.begun.wait()
+        node.stop()
+        try:
+            await trio.sleep_forever()
+        finally:
+            Reloading.go_on.set()
+
+    run(main, name="a@test")
+
+    assert kinds(manager.heard()) == ["READY", "RELOADING", "STOPPING"]
+
+
+def test_sighup_to_a_program_that_stops_reloads_nothing(manager: Manager) -> None:
+    class Last(Reloading):
+        async def terminate(self, reason: object) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await some_turns()
+
+    async def main(node: Node) -> None:
+        Last.begin()
+        await node.spawn(Last)
+
+    run(main, name="a@test")
+
+    assert manager.heard() == [UP, STOPS]
+    assert Last.count == 0
+
+
+def test_of_reloads_upon_each_other_the_last_says_that_the_program_is_up(
+    manager: Manager,
+) -> None:
+    async def main(node: Node) -> None:
+        Reloading.begin()
+        await node.spawn(Reloading)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await Reloading.begun.wait()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await some_turns()
+        Reloading.go_on.set()
+        await some_turns()
+        assert kinds(manager.heard()) == ["READY", "RELOADING", "RELOADING", "READY"]
+        assert Reloading.count == 2  # both that came meanwhile are one
+
+    run(main, name="a@test")

@@ -32,7 +32,9 @@ class NextVersion:
     def __init__(self) -> None:
         self._command = list(sys.orig_argv)
         self._directory = _directory()
-        # The manager watches the program that has taken over, whichever it is.
+        # The program has not taken the variables of its manager out of the environment yet, which
+        # others must not inherit: the next version speaks for the service, too. The manager watches
+        # the program that has taken over, whichever it is.
         self._environ = {key: text for key, text in os.environ.items() if key != "WATCHDOG_PID"}
         self._tell: trio.MemorySendChannel[Line] | None = None
         """Takes the outcome of the upgrade under way."""
