@@ -90,6 +90,7 @@ FOREIGN: Final = {
         "Behaviour.send",
         "Calls.short_cut",
         "Clock.arm_timer",
+        "Handoff.end_asleep",
         "Handoff.serve",
         "Mailbox.main_type",
         "Outbox.deliver",

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import trio
-from outcome import Error, Outcome, Value
+from outcome import Error, Value
 from trio import Nursery
 from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection
 
@@ -42,6 +42,8 @@ _IN_A_ROW: Final = 64
 wait for trio's turn. A hop between two processes took 3.4 us of CPU in a row, and 8 us with a turn
 of trio for each: a turn for 64 hops costs 2 % of them, and a longer row would save no more.
 """
+_NOTHING: Final = Value(None)
+"""What most tasks return. The outcome of the main task is unwrapped, once, and of no other task."""
 _clear: Final = deque.clear  # without super(): every pass of the loop pays for it
 _loop: Final[Any] = trio._core._run
 _traps: Final[Any] = trio._core._traps
@@ -284,15 +286,15 @@ class Handoff(TrioTurns):
         if "before_task_step" in hooks:
             self._runner.instruments.call("before_task_step", task)
         send, task._next_send_fn = task._next_send_fn, None
-        final: Outcome[object] | None = None
+        ended: tuple[object, BaseException | None] | None = None
         trap: Any = None
         try:
             try:
                 trap = task.context.run(send, None)
             except StopIteration as end:
-                final = Value(end.value)
+                ended = end.value, None
             except BaseException as error:
-                final = Error(error.with_traceback(_inner(error.__traceback__)))
+                ended = None, error.with_traceback(_inner(error.__traceback__))
             if trap is TRAP and not (
                 self._runner.ki_pending or task._cancel_status.effectively_cancelled
             ):
@@ -300,10 +302,10 @@ class Handoff(TrioTurns):
                 task._schedule_points += 1
                 task._cancel_points += 1
                 task._abort_func = TRAP.abort_func
-            elif final is None:
+            elif ended is None:
                 self._wait(task, trap)
             else:
-                self._runner.task_exited(task, final)
+                self.finish(task, *ended)
             if "after_task_step" in hooks:
                 self._runner.instruments.call("after_task_step", task)
         finally:
@@ -313,8 +315,12 @@ class Handoff(TrioTurns):
 
     @enable_ki_protection
     def finish(self, task: Task, value: object, error: BaseException | None) -> None:
-        """Let a task end whose last step the C extension has run."""
-        self._runner.task_exited(task, Value(value) if error is None else Error(error))
+        """Let a task end whose last step has returned a value or raised an error."""
+        runner = self._runner
+        if error is None and value is None and task is not runner.main_task:
+            runner.task_exited(task, _NOTHING)
+        else:
+            runner.task_exited(task, Value(value) if error is None else Error(error))
 
     def _wait(self, task: Task, trap: Any) -> None:
         """Let a task wait in a trap."""

@@ -3,7 +3,7 @@
 #include "speed.h"
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 18
+#define INTERFACE 19
 
 /* The methods that replace Python functions in their classes. */
 static struct {
@@ -27,6 +27,10 @@ static struct {
      "arm_timer($self, delay, owner, to, message, priority, period=0.0)\n--\n\n",
      &bound.clock_arm_timer,
      {"arm_timer", (PyCFunction)(void (*)(void))clock_arm_timer, METH_FASTCALL | METH_KEYWORDS, NULL}},
+    {"Handoff.end_asleep",
+     "end_asleep($self, task)\n--\n\n",
+     &bound.handoff_end_asleep,
+     {"end_asleep", handoff_end_asleep, METH_O, NULL}},
     {"Handoff.serve",
      "serve($self, root)\n--\n\n",
      &bound.handoff_serve,

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 18
+_INTERFACE: Final = 19
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -83,6 +83,7 @@ def install() -> str:
     Behaviour.call = _speed.method(Behaviour, "Behaviour.call")  # type: ignore[method-assign]
     Behaviour.send = _speed.method(Behaviour, "Behaviour.send")  # type: ignore[method-assign]
     Clock.arm_timer = _speed.method(Clock, "Clock.arm_timer")  # type: ignore[method-assign]
+    Handoff.end_asleep = _speed.method(Handoff, "Handoff.end_asleep")  # type: ignore[method-assign]
     Handoff.serve = _speed.method(Handoff, "Handoff.serve")  # type: ignore[method-assign]
     Outbox.deliver = _speed.method(Outbox, "Outbox.deliver")  # type: ignore[method-assign]
     Publisher.deliver = _speed.method(Publisher, "Publisher.deliver")  # type: ignore[method-assign]
@@ -100,6 +101,7 @@ def _known_to_c() -> dict[str, Any]:
         "Calls.call": Calls.call,
         "CancelStatus": getattr(_loop, "CancelStatus", None),
         "Clock.arm_timer": Clock.arm_timer,
+        "Handoff.end_asleep": Handoff.end_asleep,
         "Handoff.serve": Handoff.serve,
         "META_SLEEP": MetaState.SLEEP,
         "NORMAL": Priority.NORMAL,

@@ -104,7 +104,7 @@ static const ObjectName names[] = {
     {"Behaviour.call", &bound.behaviour_call, 0}, {"Behaviour.send", &bound.behaviour_send, 0},
     {"Calls.call", &bound.calls_call, 0}, {"Clock.arm_timer", &bound.clock_arm_timer, 0},
     {"Timer.cancel", &bound.timer_cancel, 0}, {"Outbox.deliver", &bound.outbox_deliver, 0},
-    {"Handoff.serve", &bound.handoff_serve, 0}, {"Publisher.deliver", &bound.publisher_deliver, 0},
+    {"Handoff.end_asleep", &bound.handoff_end_asleep, 0}, {"Handoff.serve", &bound.handoff_serve, 0}, {"Publisher.deliver", &bound.publisher_deliver, 0},
     {"Router.send", &bound.router_send, 0},
 };
 

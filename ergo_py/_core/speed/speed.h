@@ -102,7 +102,7 @@ extern struct Bound {
     PyObject *META_SLEEP, *NORMAL, *NOT_MADE, *NO_RECEIVER, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
         *TRAP, *WAIT_RESPONSE;
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
-        *check_plain, *clock_arm_timer, *current_task, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
+        *check_plain, *clock_arm_timer, *current_task, *handoff_end_asleep, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
         *perf_counter, *publisher_deliver, *router_send, *serve, *serve_in_place, *sources, *timer_cancel,
         *wake, *wake_with;
 } bound;
@@ -342,6 +342,7 @@ PyObject* take_exception(void);
 void put_exception(PyObject* error);
 
 /* steps.c */
+PyObject* handoff_end_asleep(PyObject* turns, PyObject* task);
 PyObject* handoff_serve(PyObject* turns, PyObject* root);
 int is_beside_others(PyObject* turns);
 int may_step(PyObject* turns, PyObject* process, PyObject* task);

@@ -1,5 +1,6 @@
 /* Handoff.may_step and Handoff.step: the step of a callee, inside the turn of its caller.
-   Handoff.wake and Handoff.serve: the steps of the processes that a root wakes. */
+   Handoff.wake and Handoff.serve: the steps of the processes that a root wakes. Handoff.end_asleep:
+   the last step of a process. */
 #include "speed.h"
 
 #define IN_A_ROW 64 /* most steps of a root, of handoff.py */
@@ -103,13 +104,17 @@ static int run_step(PyObject* turns, PyObject* task, PyObject* outer) {
     return failed;
 }
 
+/* Handoff._schedule(task), without the function that runs the step. */
+static void schedule(PyObject* task) {
+    slot_set(task, of_task.abort_func, Py_None);
+    slot_set(task, of_task.mark, Py_None);
+}
+
 /* Handoff.step(process): run the step of its sleeping task inside the step of the task `outer`. The
    references belong to the caller. */
 int step(PyObject* turns, PyObject* task, PyObject* outer) {
     slot_set(turns, of_handoff.steps, Py_True);
-    /* Handoff._schedule(task) */
-    slot_set(task, of_task.abort_func, Py_None);
-    slot_set(task, of_task.mark, Py_None);
+    schedule(task);
     int failed = run_step(turns, task, outer);
     slot_set(turns, of_handoff.steps, Py_False);
     return failed;
@@ -118,6 +123,22 @@ int step(PyObject* turns, PyObject* task, PyObject* outer) {
 static int has_instruments(PyObject* turns) {
     PyObject* hooks = SLOT(turns, of_handoff.hooks);
     return !PyDict_CheckExact(hooks) || PyDict_GET_SIZE(hooks) > 1;
+}
+
+/* Handoff.end_asleep(task) */
+PyObject* handoff_end_asleep(PyObject* turns, PyObject* task) {
+    PyObject* outer = has_instruments(turns) || !Py_IS_TYPE(task, bound.Task)
+                          ? NULL
+                          : PyDict_GetItemWithError(SLOT(turns, of_handoff.context), str_task);
+    if (outer == NULL)
+        return PyErr_Occurred() ? NULL : call_twin(bound.handoff_end_asleep, turns, &task, 1, NULL);
+    if (SLOT(task, of_task.mark) != bound.PARKED) Py_RETURN_NONE;
+    Py_INCREF(outer), Py_INCREF(task);
+    schedule(task);
+    int failed = run_step(turns, task, outer);
+    Py_DECREF(outer), Py_DECREF(task);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
 }
 
 /* Addressee.wake_from_any_thread() of a sleeping process that a root wakes. 1 if that is done, 0 if
@@ -135,8 +156,7 @@ int wake_by_root(PyObject* process, PyObject* task) {
     Py_DECREF(done);
     /* For trio any object means "scheduled". set_send() puts the function there if it is needed. */
     slot_set(task, of_task.next_send_fn, bound.TRAP);
-    slot_set(task, of_task.abort_func, Py_None);
-    slot_set(task, of_task.mark, Py_None);
+    schedule(task);
     return 1;
 }
 

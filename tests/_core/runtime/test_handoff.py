@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from itertools import groupby
+from queue import SimpleQueue
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -777,6 +778,71 @@ async def test_a_task_that_detaches_its_coroutine_has_ended() -> None:
     assert ends == ["resumed elsewhere"]
 
 
+def test_the_main_task_of_each_guest_run_may_end_in_a_step() -> None:
+    """Its host unwraps the outcome, which no other task may share."""
+
+    async def main() -> None:
+        sleeper = Sleeper(checkpoint)
+        sleeper.task = current_task()
+
+        async def step() -> None:
+            turns_of_loop(True).step(sleeper)
+
+        trio.lowlevel.spawn_system_task(step)
+        await park(sleeper.task)
+
+    for _ in range(2):
+        jobs: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        ends: list[outcome.Outcome[None]] = []
+        trio.lowlevel.start_guest_run(
+            main, run_sync_soon_threadsafe=jobs.put, done_callback=ends.append
+        )
+        while not ends:
+            jobs.get(timeout=60)()
+        ends[0].unwrap()
+
+
+async def test_a_task_that_raises_in_its_last_step_fails_its_nursery() -> None:
+    async def fail() -> None:
+        raise Failed
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asleep(fail) as sleeper:
+            turns_of_loop(True).end_asleep(sleeper.task)
+
+    assert [type(error) for error in caught.value.exceptions] == [Failed]
+
+
+async def test_a_task_that_waits_in_its_last_step_goes_on_in_turns_of_trio() -> None:
+    ends = []
+
+    async def wait() -> None:
+        await checkpoint()
+        ends.append(current_task())
+
+    async with asleep(wait) as sleeper:
+        me = current_task()
+        turns_of_loop(True).end_asleep(sleeper.task)
+        assert current_task() is me
+        before = list(ends)
+
+    assert (before, ends) == ([], [sleeper.task])
+
+
+async def test_a_task_that_was_woken_takes_its_last_step_in_a_turn_of_trio() -> None:
+    ends = []
+
+    async def end() -> None:
+        ends.append("ended")
+
+    async with asleep(end) as sleeper:
+        turns_of_loop(True).wake(sleeper)
+        turns_of_loop(True).end_asleep(sleeper.task)
+        before = list(ends)
+
+    assert (before, ends) == ([], ["ended"])
+
+
 async def test_a_second_root_is_no_root() -> None:
     turns = turns_of_loop(True)
     await trio.lowlevel.checkpoint()
@@ -1049,6 +1115,17 @@ async def test_a_process_that_is_stopped_in_its_sleep_leaves_no_task() -> None:
         after = task in nursery.child_tasks
 
     assert (before, after) == (True, False)
+
+
+async def test_instruments_see_the_last_step_of_a_process_that_is_stopped_in_its_sleep() -> None:
+    async with running_node() as node:
+        process = process_of(node, await node.spawn(Recorder))
+        task = process.task
+        async with watched_turns() as turns:
+            await process.shut(Shutdown())
+        seen = [what for what, whose in turns.steps if whose is task]
+
+    assert seen == ["scheduled", "before", "after"]
 
 
 async def test_a_supervisor_restarts_a_child_in_the_turn_of_its_end() -> None:
