@@ -78,6 +78,7 @@ class Lifetimes:
         "on_lifetime",
         "past",
         "spawned",
+        "stopped",
         "threads_abandoned",
     )
 
@@ -93,6 +94,8 @@ class Lifetimes:
         """The last processes that have ended, with their reasons."""
         self.past: EndedTotals = EndedTotals()
         """Totals of the processes that have ended."""
+        self.stopped: list[Ended] = []
+        """The processes that have ended since the node goes down, without a kill."""
         self.killed: list[Ended] = []
         """The processes that were killed at the end of the node."""
         self.abandoned: list[Ended] = []

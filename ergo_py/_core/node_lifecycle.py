@@ -3,7 +3,7 @@ in bounded time.
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from types import TracebackType
@@ -36,7 +36,6 @@ from .runtime.abandonable import Abandonable
 from .runtime.dispatcher_threads import LoopPin
 from .runtime.keyboard_interrupt import Interrupts
 from .runtime.thread_parent import capture_cancellation
-from .runtime.time_slices import in_slices
 
 # Every node uses the C extension, if it was built.
 from .speed import installation
@@ -44,7 +43,7 @@ from .verbs.node import Node
 from .vocabulary.choices import PERMISSIONS
 from .vocabulary.errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
 from .vocabulary.hints import explain
-from .vocabulary.info import Ended, ExitReport
+from .vocabulary.info import ExitReport
 from .vocabulary.options import KeepMessages, NodeOptions, Output, Rereadable, read_now
 from .vocabulary.reasons import Shutdown
 
@@ -407,22 +406,17 @@ class NodeContext(Generic[N]):
         kernel = node._kernel
         began = perf_counter()
         kernel.begin_stop()
-        before: list[Ended] = []
-        await in_slices(_note_running(list(processes_of(kernel.router).values()), before))
         try:
             await self._stop_processes(kernel)
         finally:
             await self._close(kernel)
-        forced = {ended.pid for ended in (*kernel.lifetimes.killed, *kernel.lifetimes.abandoned)}
-        report = ExitReport(
-            perf_counter() - began,
-            tuple([ended for ended in before if ended.pid not in forced] if forced else before),
-            tuple(kernel.lifetimes.killed),
-            tuple(kernel.lifetimes.abandoned),
-            kernel.escalated,
-        )
+        seconds, lifetimes = perf_counter() - began, kernel.lifetimes
+        killed, abandoned = tuple(lifetimes.killed), tuple(lifetimes.abandoned)
+        # By PID: the last that was started has mostly ended first.
+        stopped = tuple(sorted(lifetimes.stopped))
+        report = ExitReport(seconds, stopped, killed, abandoned, kernel.escalated)
         node._note_exit(report)
-        (kernel.logger.warning if forced else kernel.logger.info)(str(report))
+        (kernel.logger.warning if killed or abandoned else kernel.logger.info)(str(report))
 
     async def _stop_processes(self, kernel: Kernel) -> None:
         with trio.move_on_after(self._options.stop_timeout), self._patience:
@@ -491,13 +485,6 @@ def _trace_calls(before: Callable[[Any], None] | None, process: TracedProcess) -
 
 def _trace_sends(process: TracedProcess) -> TracedSends:
     return TracedSends(process)
-
-
-def _note_running(processes: list[Any], noted: list[Ended]) -> Iterator[None]:
-    for number, process in enumerate(processes, 1):
-        noted.append(process.as_ended())
-        if not number % 256:
-            yield
 
 
 def read_permissions(given: str | Collection[str]) -> frozenset[str]:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields
 from inspect import signature
 from math import inf
@@ -33,6 +34,7 @@ from ergo_py import (
     Priority,
     Reason,
     Shutdown,
+    SpawnError,
     Strategy,
     Supervisor,
     SupervisorSpec,
@@ -1213,6 +1215,29 @@ async def test_the_exit_report_names_all_of_very_many_processes(autojump_clock: 
 
     assert node.exit_report is not None
     assert [one.pid for one in node.exit_report.stopped] == pids
+
+
+async def test_the_exit_report_has_the_processes_that_start_while_the_node_stops(
+    autojump_clock: MockClock,
+) -> None:
+    class Unwilling(Actor):
+        def init(self) -> None:
+            raise Failed
+
+    async def work(me: Puppet) -> None:
+        await trio.sleep(1)
+        await me.spawn(Puppet, name="late")
+        with suppress(SpawnError):
+            await me.spawn(Unwilling)
+
+    async with running_node() as node:
+        node.send(await node.spawn(Puppet, name="early"), work)
+        await wait_all_tasks_blocked()
+
+    report = node.exit_report
+    assert report is not None
+    ended = [(one.name, one.reason) for one in report.stopped]
+    assert ended == [("early", Shutdown()), ("late", Shutdown())]
 
 
 # -- the first mistakes ----------------------------------------------------------------------------

@@ -249,10 +249,9 @@ class Ending:
         process.refuse()
         process.fail_to_end()
         reason = process.record_reason(Shutdown())
-        turn = process.turn
+        turn, behaviour = process.turn, process.callbacks.behaviour
         kernel.lifetimes.past.take(
-            *(router.processes, process.id, process.callbacks.behaviour),
-            *(turn.handled, process.sent, turn.running_time),
+            router.processes, process.id, behaviour, turn.handled, process.sent, turn.running_time
         )
         kernel.roots.pop(process.id, None)
         if process.parent is not None:
@@ -390,10 +389,9 @@ def release(process: "Process") -> Iterator[None] | None:
         kernel.remove_logger(process.id)
     if not is_unrelated:
         at_once(kernel.links.forget_watcher(process.id))
-    turn = process.turn
-    kernel.lifetimes.past.take(
-        *(router.processes, process.id, process.callbacks.behaviour),
-        *(turn.handled, process.sent, turn.running_time),
+    lifetimes, turn, behaviour = kernel.lifetimes, process.turn, process.callbacks.behaviour
+    lifetimes.past.take(
+        router.processes, process.id, behaviour, turn.handled, process.sent, turn.running_time
     )
     if router.last_receiver is process:
         router.forget_receiver()
@@ -402,9 +400,9 @@ def release(process: "Process") -> Iterator[None] | None:
     siblings = kernel.roots if process.parent is None else process.parent.owned
     if siblings:
         siblings.pop(process.id, None)
-    ending = process.ending
-    if kernel.stopping and ending is not None and ending.forced and not ending.abandoned:
-        kernel.lifetimes.killed.append(process.as_ended())
+    forced = process.ending is not None and process.ending.forced
+    if kernel.stopping and (forced or lived) and not process.abandoned:
+        (lifetimes.killed if forced else lifetimes.stopped).append(process.as_ended())
     process.become_terminated()
     # Notify the watchers last.
     for group in groups:

@@ -5,7 +5,7 @@ live objects.
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .ids import PID, Alias, Ref
 from .late_methods import dataclass
@@ -371,8 +371,7 @@ class NodeInfo:
     """The settings; None unless the node was opened with ``expose_env``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A process in an exit report."""
 
     pid: PID | Alias
