@@ -20,7 +20,7 @@ FIRST_REQUEST = 100, 30
 """Functions and files from the accepted socket to the response, in pure Python. A response in
 another second than the last takes one function more: it writes the date.
 """
-RESTART = 83
+RESTART = 80
 """Functions from the end of a child to the first callback of its successor. The goal is 70."""
 
 
@@ -54,13 +54,18 @@ async def test_the_first_request_of_a_connection_is_a_walk_of_bounded_length() -
             await served.ask(get("/"))
             await trio.testing.wait_all_tasks_blocked()
             local = served.server.local
-            with followed() as found:
-                peer = Peer(await trio.open_tcp_stream(*local))
-                assert (await peer.ask(get("/"))).status == 200
-            await peer.aclose()
-            functions, files = FIRST_REQUEST
-            assert len(found) <= functions
-            assert len({code.co_filename for code in found}) <= files
+            walks: list[set[CodeType]] = []
+            # As below: a timer may wake a task of the node meanwhile.
+            for _ in range(3):
+                with followed() as found:
+                    peer = Peer(await trio.open_tcp_stream(*local))
+                    assert (await peer.ask(get("/"))).status == 200
+                await peer.aclose()
+                await trio.testing.wait_all_tasks_blocked()
+                walks.append(found)
+            walk, (functions, files) = set.intersection(*walks), FIRST_REQUEST
+            assert len(walk) <= functions
+            assert len({code.co_filename for code in walk}) <= files
 
 
 class Child(Actor):

@@ -15,7 +15,7 @@ from functools import partial
 import trio
 from trio.lowlevel import current_task, wait_readable
 
-from ergo_py._core.runtime.parking import TrioTurns, park_unless, wake
+from ergo_py._core.runtime.parking import TrioTurns, park, wake
 from ergo_py.meta import Decoder
 from ergo_py.meta.poller import SocketPoller
 from examples.guide.framing import Resp
@@ -90,7 +90,7 @@ async def serve_by_hand() -> None:
         with sock:
             nursery.start_soon(poller.watch, sock, read)
             while True:
-                await park_unless(task, queue)
+                await park(task, queue)
                 while queue:
                     if not (data := queue.popleft()):
                         return

@@ -341,11 +341,30 @@ class Supervision:
             if decision is Decision.STOP:
                 self._finish(child, reason)
                 return
-        policy = child.spec.restart
-        if policy is _PERMANENT or policy.wants(reason) or not counts:
-            self._restart(child, reason, now, counts)
-        else:
+        policy, budget = child.spec.restart, child.window
+        if not (policy is _PERMANENT or policy.wants(reason) or not counts):
             self._finish(child, reason)
+            return
+        if budget is not None and not budget.admits(now):
+            child.gets_disabled()
+            self._actions.append(Gone(child.name, reason))
+            return
+        if budget is None and counts and not self._window.admits(now):
+            self._end(RestartLimit(child.name, self.spec.intensity, self.spec.period, reason))
+            return
+        delay = child.awaits_restart(now, self._chance)
+        self.history.append((now, child.name, reason, delay))
+        self._order.wait(child)
+        # A child that is tried until it has started is tried alone: the siblings before it run on,
+        # and those behind it wait for it.
+        if self._order.is_group and counts:
+            self._order.cycle(
+                [
+                    sibling
+                    for sibling in self._siblings(child)
+                    if sibling.phase in _UP and not sibling.cycles
+                ]
+            )
 
     def _finish(self, child: Child, reason: Reason) -> None:
         """A child has ended for good."""
@@ -381,29 +400,6 @@ class Supervision:
                 if child.phase not in _DOWN and (is_counted or child.spec.significant)
             )
         return not up
-
-    def _restart(self, child: Child, reason: Reason, now: float, counts: bool) -> None:
-        if child.window is not None:
-            if not child.window.admits(now):
-                child.gets_disabled()
-                self._actions.append(Gone(child.name, reason))
-                return
-        elif counts and not self._window.admits(now):
-            self._end(RestartLimit(child.name, self.spec.intensity, self.spec.period, reason))
-            return
-        delay = child.awaits_restart(now, self._chance)
-        self.history.append((now, child.name, reason, delay))
-        self._order.wait(child)
-        # A child that is tried until it has started is tried alone: the siblings before it run on,
-        # and those behind it wait for it.
-        if self._order.is_group and counts:
-            self._order.cycle(
-                [
-                    sibling
-                    for sibling in self._siblings(child)
-                    if sibling.phase in _UP and not sibling.cycles
-                ]
-            )
 
     def _siblings(self, child: Child) -> Iterable[Child]:
         """Siblings that restart with ``child``. May contain ``child`` itself, which is already

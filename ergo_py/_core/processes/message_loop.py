@@ -21,7 +21,7 @@ from trio.lowlevel import Task, current_task, disable_ki_protection
 from .. import sources
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed
-from ..runtime.parking import park, park_unless, yield_turn
+from ..runtime.parking import park, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.pending_calls import Caller
@@ -305,7 +305,7 @@ async def serve(process: "Process") -> Reason | None:
             else:
                 if box.waiters and box.admit_waiters():
                     continue
-                # Go to sleep. There is no await between the check of the lanes and park_unless(),
+                # Go to sleep. There is no await between the check of the lanes and park(),
                 # which marks the task as asleep: no wake-up is lost.
                 if task._cancel_status is not status:  # a nursery has a cancel scope, too
                     return account_for_open(process, task.child_nurseries)
@@ -322,7 +322,7 @@ async def serve(process: "Process") -> Reason | None:
                 # The finalizer of the last message may have sent a signal, and so may a process
                 # that has run meanwhile.
                 if not (box.ahead or box.log or (is_root and (main or box.waiters))):
-                    await park_unless(task, main)
+                    await park(task, main)
                     if process.state is TERMINATED:
                         return None
                     last, end = turn.handled + burst, 0.0
@@ -469,7 +469,7 @@ async def serve_batches(process: "Process") -> Reason | None:
                 batch.end_turn()
                 is_root = is_root and turns.serve(task)
                 if not (box.ahead or box.log or (is_root and (main or box.waiters))):
-                    await park_unless(task, main)
+                    await park(task, main)
                     if process.state is TERMINATED:
                         return None
                     batch.start()
@@ -597,10 +597,8 @@ async def run(process: "Process") -> None:
     try:
         try:
             # Most processes sleep first: the costs of serving, like the cancel scope, can wait.
-            if starts_asleep:
-                await park(task)
-            elif not process.has_work():
-                await park_unless(task, process.main)
+            if starts_asleep or not process.has_work():
+                await park(task, () if starts_asleep else process.main)
             if process.state is TERMINATED:
                 return
             if process.callbacks.has_start_hooks:
@@ -632,9 +630,7 @@ async def run(process: "Process") -> None:
             await CancelScopes.since(task, status).close()
         if reason is not None:
             reason = (process.reason or reason) if reason is _KILLED else reason
-            if process.can_end_at_once():
-                process.end_at_once(reason, task)
-            else:
+            if not process.end_at_once(reason, task):
                 await process.to_end().finish(reason)
     except BaseException as error:
         if isinstance(error, GeneratorExit) and is_being_closed(task):

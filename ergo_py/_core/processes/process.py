@@ -53,7 +53,7 @@ from .background_task import BackgroundTask, BackgroundTasks
 from .inline_calls import answer_now
 from .lifecycle import NOT_YET, asked_by_none
 from .message_loop import NO_TURN
-from .ownership import MANY, Owner
+from .ownership import Owner
 from .termination import Ending, end_at_once
 
 __all__ = ["BehaviourProxy", "Process", "processes_of"]
@@ -518,56 +518,37 @@ class Process(Owner):
         if (
             self.task.custom_sleep_data is PARKED
             and self.options.shutdown > 0
-            and self.can_end_at_once()
+            and self._end_asleep(_SHUTDOWN)
         ):
-            self._end_asleep(_SHUTDOWN)
             if self.router.pause_is_due():
                 await self.router.turn()
         else:
             await self.to_end().shut()
 
-    def can_end_at_once(self) -> bool:
-        """Whether no step of its termination would have to wait, as for most processes."""
-        callbacks, kernel = self.callbacks, self.kernel
-        relations = kernel.relations
-        return (
-            (not self.is_owner or self.owns_little())
-            and not callbacks.has_stop_hooks
-            and "terminate" not in callbacks.asynchronous
-            and (not (self.main or self.deferred) or self._has_few_messages())
-            and not (self.mailbox.ahead or self.postponed)
-            and (self.ending is None or not self.ending.abandoned)
-            and (not kernel.watches or self.id not in kernel.watches)
-            and (
-                not (relations.by_target or relations.by_watcher)
-                or relations.count(self.id) <= MANY
-            )
-        )
-
-    def _has_few_messages(self) -> bool:
-        return len(self.main) + len(self.deferred or ()) <= MANY
-
     end_at_once = end_at_once
 
     @runs_callbacks
-    def _end_asleep(self, reason: Reason) -> None:
-        """Terminate the sleeping process in its owner's task. Waking it and waiting would cost
-        three times as much as the termination itself.
+    def _end_asleep(self, reason: Reason) -> bool:
+        """Terminate the sleeping process in its owner's task, if that takes no wait. Waking it and
+        waiting would cost three times as much as the termination itself.
 
         A sleeping process has empty lanes and runs no callback: this is where it would take the
         exit signal.
         """
-        task = self.task
+        task, has_callback = self.task, "terminate" in self.callbacks.defined
         assert isinstance(task, Task)
         try:
-            if "terminate" in self.callbacks.defined:
+            if not (
                 task.context.run(self.end_at_once, reason)
-            else:
-                self.end_at_once(reason)
+                if has_callback
+                else self.end_at_once(reason)
+            ):
+                return False
         except BaseException as error:
             self.to_end().fail(error)
         # The task wakes up, finds the process terminated and returns.
         self.router.turns.end_asleep(task)
+        return True
 
     async def abandon(self) -> None:
         """Abandon the process, which ignores its kill."""

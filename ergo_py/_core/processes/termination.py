@@ -331,15 +331,28 @@ async def _release_in_slices(process: "Process") -> None:
         await in_slices(rest)
 
 
-def end_at_once(process: "Process", reason: Reason, root: Task | None = None) -> None:
-    """Terminate a process, in the same order as :meth:`Ending.finish`. With its own task as the
-    ``root``, its supervisor restarts it in the same turn.
+def end_at_once(process: "Process", reason: Reason, root: Task | None = None) -> bool:
+    """Terminate a process, in the same order as :meth:`Ending.finish`. False, and nothing is done,
+    if a step of that may have to wait, as for few processes. With its own task as the ``root``, its
+    supervisor restarts it in the same turn.
     """
+    kernel, callbacks, relations = process.kernel, process.callbacks, process.kernel.relations
+    if (
+        (process.is_owner and not process.owns_little())
+        or callbacks.has_stop_hooks
+        or "terminate" in callbacks.asynchronous
+        or ((process.main or process.deferred) and _has_many_messages(process))
+        or (process.mailbox.ahead or process.postponed)
+        or (process.ending is not None and process.ending.abandoned)
+        or (kernel.watches and process.id in kernel.watches)
+        or ((relations.by_target or relations.by_watcher) and relations.count(process.id) > MANY)
+    ):
+        return False
     turns = process.router.turns
     is_root = root is not None and turns.begin(root)
     try:
         process.begin_to_end(reason)
-        if "terminate" in process.callbacks.defined:
+        if "terminate" in callbacks.defined:
             run_plain(process, "terminate", reason)
         rest = release(process)
         if rest is not None:
@@ -350,6 +363,11 @@ def end_at_once(process: "Process", reason: Reason, root: Task | None = None) ->
         raise
     if is_root:
         turns.serve(cast(Task, root))
+    return True
+
+
+def _has_many_messages(process: "Process") -> bool:
+    return len(process.main) + len(process.deferred or ()) > MANY
 
 
 def release_at_once(process: "Process") -> None:

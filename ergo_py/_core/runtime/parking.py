@@ -46,7 +46,6 @@ __all__ = [
     "WaitingCaller",
     "park",
     "park_as",
-    "park_unless",
     "wake",
     "wake_with",
     "yield_turn",
@@ -101,21 +100,9 @@ _reschedule: Final[Any] = reschedule  # untyped, since it is passed objects that
 # registers the final code object.
 @enable_ki_protection
 @types.coroutine
-def park(task: Task) -> Generator[Any, Any, None]:
-    """Sleep until :func:`wake`. No code may run between the mark and the trap: no call, no
-    allocation.
-    """
-    task.custom_sleep_data = PARKED
-    woken = yield TRAP
-    if woken is not None:
-        woken.unwrap()
-
-
-@enable_ki_protection
-@types.coroutine
-def park_unless(task: Task, queue: Sized) -> Generator[Any, Any, None]:
+def park(task: Task, queue: Sized = ()) -> Generator[Any, Any, None]:
     """Sleep until :func:`wake`, unless ``queue`` is not empty. Threads may append to it at any
-    moment.
+    moment. No other code may run between the mark and the trap: no call, no allocation.
 
     The task sets the mark first, then checks the queue. A thread appends first, then checks the
     mark. So either the task sees the message or the thread sees the mark: no wake-up is lost.

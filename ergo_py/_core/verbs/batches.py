@@ -14,7 +14,7 @@ from trio.lowlevel import Task
 
 from ..messaging.observer import Delivered
 from ..processes.envelope_handlers import answer_inspection, callback
-from ..runtime.parking import park_unless, yield_turn
+from ..runtime.parking import park, yield_turn
 from ..tables.callbacks import BATCHES, BatchRule, own_function
 from ..tables.pending_calls import Caller, Deadline
 from ..vocabulary.envelopes import (
@@ -121,7 +121,7 @@ async def _fill(
             is_armed = True
             process.kernel.clock.arm_call(deadline, within)
         process.end_turn()
-        await park_unless(task, main)
+        await park(task, main)
         process.begin_turn()
 
 

@@ -91,7 +91,7 @@ POINTS: list[tuple[Any, str]] = [
     (process_module.Process, "begin_to_end"),
     (termination_module, "release"),
     (termination_module, "answer"),
-    (process_module.Process, "can_end_at_once"),
+    (process_module.Process, "end_at_once"),
     (termination_module, "drop_slots"),
     (links.Links, "tell"),
     (kernel.Kernel, "note_crash"),
@@ -138,7 +138,7 @@ def test_an_interrupt_at_any_point_stops_the_node_in_order_and_reaches_the_progr
                 await node.spawn(Supervisor, SupervisorSpec(children, intensity=1_000_000))
                 node.send("busy", "begin")
                 armed.append(True)
-                if place is bridge.Bridge or name in ("as_ended", "can_end_at_once", "drop_slots"):
+                if place is bridge.Bridge or name in ("as_ended", "end_at_once", "drop_slots"):
                     return
                 if name == "undo":
                     await node.spawn(Unwilling)

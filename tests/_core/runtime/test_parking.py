@@ -17,7 +17,6 @@ from ergo_py._core.runtime.parking import (
     TaskPlaceholder,
     park,
     park_as,
-    park_unless,
     wake,
     wake_with,
     yield_turn,
@@ -68,10 +67,10 @@ async def test_a_task_does_not_park_while_its_queue_has_items(
 
     async def serve() -> None:
         task = current_task()
-        await park_unless(task, queue)
+        await park(task, queue)
         marks.append(task.custom_sleep_data)
         queue.clear()
-        await park_unless(task, queue)
+        await park(task, queue)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
@@ -165,10 +164,10 @@ async def test_a_task_is_woken_by_its_own_mark_only(autojump_clock: MockClock) -
     "sleep, mark",
     [
         (park, PARKED),
-        (lambda task: park_unless(task, []), PARKED),
+        (lambda task: park(task, []), PARKED),
         (lambda task: park_as(task, "a mark"), "a mark"),
     ],
-    ids=["park", "park_unless", "park_as"],
+    ids=["park", "park_with_queue", "park_as"],
 )
 async def test_a_cancellation_ends_the_sleep_and_takes_the_mark_away(
     autojump_clock: MockClock, sleep: Callable[[Task], Awaitable[None]], mark: Any
