@@ -54,8 +54,8 @@ class Doorbell:
         """Wake no thread until the next ring. Call it only when no thread can be selecting."""
         os.set_blocking(self._read, False)
         with suppress(BlockingIOError):
-            while os.read(self._read, 65_536):
-                pass
+            while True:
+                os.read(self._read, 65_536)
 
     def close(self) -> None:
         """Close the descriptors. Call it only when no thread can be selecting on them."""
