@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ergo_py import PID, Actor, Down, Node, Reason, Shutdown
+from ergo_py import PID, Actor, Down, Killed, Node, Reason
 from ergo_py.devices import DeviceSend
 from ergo_py.testing import no_leaks
 from examples.gateway.__main__ import start, where
@@ -246,7 +246,8 @@ async def test_the_parts_end_in_order_when_decoder_and_supervisor_die_at_once(
         while len(reasons) < 3:  # noqa: ASYNC110 - there is no event
             await trio.sleep(0.001)
 
-    assert [type(reason) for reason in reasons] == [Shutdown] * 3
+    # A session may also end with its connection: the device has all its answers.
+    assert [reason for reason in reasons if isinstance(reason, Killed)] == []
     assert stored(database, 2) == set(range(10))
 
 
