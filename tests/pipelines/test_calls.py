@@ -16,6 +16,8 @@ from ergo_py import Actor, ChildSpec, Drain, Name, Node, Reject
 from ergo_py.errors import CallTimeoutError, MailboxFullError, TargetDownError
 from ergo_py.network import Memory
 from ergo_py.pipelines import Batch, Item, Pipeline, Sink, Stage
+from ergo_py.telemetry.figures import read_figures
+from ergo_py.telemetry.metrics import families_of
 from tests.meta.owner import eventually
 from tests.meta.wires import MovableClock
 from tests.pipelines.broker import QUICK, Collect, in_virtual_time
@@ -179,6 +181,13 @@ async def test_as_many_calls_wait_as_may_be_open_and_the_next_is_refused(most: i
             await trio.testing.wait_all_tasks_blocked()
         figures = await node.inspect("half")
         assert (figures["open"], figures["waiting"]) == (str(most), str(most))
+        [waiting] = [
+            sample.value
+            for family in families_of(read_figures(node))
+            if family.metric.name == "ergo_pipeline_waiting"
+            for sample in family.samples
+        ]
+        assert waiting == most
         request = Item(8)
         with pytest.raises(MailboxFullError, match=rf"most_unacknowledged={most} ") as caught:
             await node.call("half", request, timeout=None)

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, Backoff, ChildSpec, ask
+from ergo_py import Actor, Backoff, ChildSpec, Drain, ask
 from ergo_py._core.vocabulary.states import State
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
 from ergo_py.cluster import Cluster
 from ergo_py.entities import Entities, EntityInspector, MemoryStore
 from ergo_py.network import Local
-from ergo_py.pipelines import Item, Pipeline, Sink, Source, ToActor
+from ergo_py.pipelines import Item, Pipeline, Sink, Source, Stage, ToActor
 from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status
 from tests.actors import Puppet
@@ -310,6 +310,30 @@ def test_pipelines_are_listed_with_the_cause_of_a_lost_source(node: OwnedNode, e
     ]
     assert cause == f"the source of broken is lost: {NO_BROKER}"
     assert {each["name"] for each in json.loads(ergo("pipelines", "--json")[1])} == {*NAMES}
+
+
+class Shut(Stage):
+    async def handle(self, item: Item) -> object:
+        await trio.sleep_forever()
+
+
+class Visitor(Actor):
+    def init(self) -> None:
+        for _ in range(3):
+            self.request("desk", "hello", timeout=None)
+
+
+def test_pipelines_are_listed_with_the_calls_that_wait(node: OwnedNode, ergo: Ergo) -> None:
+    async def start(node: Any) -> None:
+        plan = Pipeline.spec(Shut(), most_unacknowledged=2, on_stop=Drain(0.0))
+        await node.supervise([ChildSpec("desk", plan), ChildSpec("visitor", Visitor)])
+        pipeline: Any = process_of(node, node.whereis("desk")).behaviour
+        await eventually(lambda: pipeline.figures().waiting == 1)
+
+    node.run(start)
+
+    [row] = ergo("pipelines", "demo")[1].splitlines()[1:]
+    assert row.split()[:4] == ["desk", "0.0", "2/2", "1"]
 
 
 def test_parked_messages_of_entities_are_listed_and_retried(node: OwnedNode, ergo: Ergo) -> None:

@@ -274,6 +274,8 @@ async def test_pipelines_show_their_rates_their_steps_and_a_source_that_is_lost(
         await tab.has("1,205", ".tiles")
         await tab.has("at most 2,500", ".tiles")
         await tab.has("500 of 500", ".plain")
+        await tab.has("Waiting", ".plain")
+        await tab.has("73", ".plain")
         await tab.has("the source of invoices. OSError: <b>refused</b>", ".stack .alarm-box")
         steps = (
             "[...document.querySelectorAll('[aria-label=Steps] tbody tr')].map(r => r.innerText)"
