@@ -12,6 +12,7 @@ from ._core.processes.process import Process, processes_of
 from ._core.vocabulary.errors import CallTimeoutError, TargetDownError
 from ._core.vocabulary.messages import Drain
 from ._core.vocabulary.options import check_number
+from ._core.vocabulary.text import text_of
 
 if TYPE_CHECKING:
     from .network.network import Network
@@ -51,7 +52,7 @@ async def drain(
             if scope.cancelled_caught:
                 unfinished.append(f"{name}: it has not ended within {timeout:g} s")
         except Exception as error:  # it refuses, by any error
-            unfinished.append(f"{name}: {type(error).__qualname__}: {error}")
+            unfinished.append(f"{name}: {type(error).__qualname__}: {text_of(error)}")
         else:
             if cut:
                 unfinished.append(f"{name}: {cut} cut off")

@@ -15,6 +15,7 @@ from ._core.vocabulary.envelopes import LOOK, Lane
 from ._core.vocabulary.errors import CallTimeoutError, TargetDownError
 from ._core.vocabulary.options import check_number
 from ._core.vocabulary.reasons import Crashed
+from ._core.vocabulary.text import text_of
 
 if TYPE_CHECKING:
     from ._core.vocabulary.ids import PID
@@ -40,7 +41,7 @@ async def reload(kernel: Kernel, timeout: float) -> list[str]:
                 setting=name,
                 exception=Crashed(error).traceback,
             )
-            failed.append(f"{name}: {type(error).__qualname__}: {error}")
+            failed.append(f"{name}: {type(error).__qualname__}: {text_of(error)}")
     metas = [meta for meta in kernel.router.registry.aliases.values() if isinstance(meta, Meta)]
     failed += [
         f"{meta.callbacks.behaviour} {meta.id}: {text}"
@@ -61,7 +62,7 @@ async def reload(kernel: Kernel, timeout: float) -> list[str]:
         except TargetDownError:
             pass  # it has ended, and so has its work
         except Exception as error:  # handle_reload raised, any error
-            failed.append(f"{name}: {type(error).__qualname__}: {error}")
+            failed.append(f"{name}: {type(error).__qualname__}: {text_of(error)}")
 
     async with trio.open_nursery() as nursery:
         for process in list(processes_of(kernel.router).values()):

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -14,6 +15,7 @@ __all__ = [
     "Failed",
     "FailsToStart",
     "Fragile",
+    "Frozen",
     "LogKeeper",
     "Puppet",
     "Recorder",
@@ -27,6 +29,13 @@ __all__ = [
 
 class Failed(Exception):
     """The error that a test's own actor raises on purpose."""
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """An error that refuses all assignments, those of ``__traceback__`` and notes as well."""
+
+    code: int = 7
 
 
 class Recorder(Actor):

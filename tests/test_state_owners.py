@@ -120,7 +120,6 @@ FOREIGN: Final = {
         "member.__qualname__",
         "member.__module__",
     },
-    "_core/vocabulary/reasons.py": {"error.__traceback__", "error.obj"},
     # Before it loads the program that it runs: nothing else has begun in this process.
     "shell/local_node.py": {"sys.dont_write_bytecode"},
     "shell/program_loader.py": {"sys.argv"},

@@ -30,6 +30,7 @@ from .._core.vocabulary.errors import (
     TargetDownError,
 )
 from .._core.vocabulary.reasons import Custom, Shutdown
+from .._core.vocabulary.text import text_of
 from ..entity_handles import Retry, entities_of, inspection_of, inspections, list_keys
 from .protocol import ControlError, as_json
 from .rendering import SORTS
@@ -61,7 +62,7 @@ def explain(error: BaseException) -> ControlError:
             return ControlError("bad_argument", str(error))
         case ErgoError():
             return ControlError("failed", str(error))
-    return ControlError("failed", f"{type(error).__name__}: {error}")
+    return ControlError("failed", f"{type(error).__name__}: {text_of(error)}")
 
 
 # -- look ------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from .._core.vocabulary.errors import SpawnError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import read_options
 from .._core.vocabulary.reasons import Crashed, Reason, Shutdown
+from .._core.vocabulary.text import text_of
 from ..entity_handles import Address, EntityHandle, EntityTable, entities_of, table_of_kind
 from ..network.messages.message_types import MessageTypes
 from .activations.activation import Activation
@@ -426,7 +427,7 @@ class Keeping:
             self.end(activation)  # its shard has moved while it started
 
     def _fail_start(self, address: Address, row: Row | None, error: Exception) -> None:
-        self.keeper.log.error("an entity cannot start", entity=str(address), why=str(error))
+        self.keeper.log.error("an entity cannot start", entity=str(address), why=text_of(error))
         self._refuse(address, error)
         if row is not None:
             self._schedule_again(address)

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, overload
 
 from .._core.vocabulary.messages import Request
 from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.text import text_of
 from ..streams.parts import PartStream
 
 __all__ = ["Apply", "Invoke", "as_exception", "name_of_request"]
@@ -82,7 +83,7 @@ def as_exception(error: BaseException) -> Exception:
     if isinstance(error, Exception):
         return error
     try:
-        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
+        raise RuntimeError(f"it raised {type(error).__name__}: {text_of(error)}") from error
     except RuntimeError as wrapped:
         return wrapped
 

@@ -13,6 +13,7 @@ from .._core.vocabulary.ids import Target
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.public_names import show_members, show_public_names
 from .._core.vocabulary.reasons import Crashed
+from .._core.vocabulary.text import text_of
 from ..actor import Actor
 from ..entity_handles import EntityHandle
 from ..methods import exposed
@@ -409,7 +410,7 @@ class Scheduler(Actor):
                 planned.tasks = [task for task in planned.tasks if task.pid != result.pid]
                 if error is not None and not isinstance(error, TaskEndedError):
                     planned.failed += 1
-                    planned.last_failure = f"{type(error).__name__}: {error}"
+                    planned.last_failure = f"{type(error).__name__}: {text_of(error)}"
                 if planned.queued and not planned.tasks:
                     planned.queued -= 1
                     self._begin(planned)

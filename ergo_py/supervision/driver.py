@@ -20,6 +20,7 @@ from .._core.tables.timers import Timer
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.envelopes import CONTROL, STOP, Lane
 from .._core.vocabulary.errors import BadInputError, InitError, NameTakenError, NotAllowedError
+from .._core.vocabulary.hints import add_note
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.info import Phase, Restarted
 from .._core.vocabulary.reasons import Crashed, Reason, RestartLimit, Shutdown
@@ -277,7 +278,7 @@ class SupervisionDriver(Actor):
             child.name, error, Crashed(original), decision, trio.current_time()
         )
         if self._plan.ended and self._is_first_start(child):
-            error.add_note(f"It is the child {child.name!r} of the supervisor {process}.")
+            add_note(error, f"It is the child {child.name!r} of the supervisor {process}.")
             self._failure = error
         return actions
 

@@ -9,6 +9,7 @@ from .._core.kernel import Kernel
 from .._core.processes.process import Handlers, Process
 from .._core.processes.threaded_process import DispatchedProcess
 from .._core.vocabulary.errors import BadInputError, BehaviourError, NotAllowedError
+from .._core.vocabulary.hints import add_note
 from .specs import ChildSpec
 
 __all__ = ["Migrate", "Upgrade"]
@@ -78,8 +79,10 @@ class Upgrade:
                 self._migrate(old, new)
             new._succeed(old)
         except Exception as error:
-            error.add_note(
-                f"upgrade_child({self._child!r}, {self.spec.cls.__qualname__}) has changed nothing."
+            add_note(
+                error,
+                f"upgrade_child({self._child!r}, {self.spec.cls.__qualname__}) has changed "
+                "nothing.",
             )
             raise
         process.change_class(cast(Handlers, new), kernel.callbacks_of(self.spec.cls))

@@ -9,6 +9,7 @@ from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import InitError, MailboxFullError, SpawnError
 from .._core.vocabulary.ids import Alias
+from .._core.vocabulary.text import text_of
 from ..meta.receivers import Plan, make_actor
 from .http.exchange import unavailable
 from .http.protocol import HTTPProtocol
@@ -156,7 +157,7 @@ class Upgrade:
         elif isinstance(error, HTTPError):
             self.refuse(error.response)
         else:
-            self.site.log.error("no decision about a WebSocket", error=str(error))
+            self.site.log.error("no decision about a WebSocket", error=text_of(error))
             self.refuse(unavailable())
 
     def _decided(self, decision: object) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
 from .._core.vocabulary.errors import BadInputError, ErgoError, InitError, MailboxFullError, Reject
+from .._core.vocabulary.hints import add_note
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.messages import NO_REPLY, Request
 from .._core.vocabulary.options import check_number
@@ -297,7 +298,7 @@ class ProcessCalls(Actor):
         if job.timer is not None:
             job.timer.cancel()
         if isinstance(result, Crashed):
-            result.error.add_note(f"In the program that ran {job.name}:\n{result.traceback}")
+            add_note(result.error, f"In the program that ran {job.name}:\n{result.traceback}")
             self.reply_error(job.caller, result.error)
         else:
             self.reply(job.caller, result[0])

@@ -10,9 +10,16 @@ from ergo_py import Alias, Down, MetaProcess, Node, Reject, SpawnError
 from tests.actors import Puppet
 from tests.support import running_node
 
-__all__ = ["Owned", "Owner", "eventually", "owning"]
+__all__ = ["Owned", "Owner", "UnprintableExit", "eventually", "owning"]
 
 T = TypeVar("T")
+
+
+class UnprintableExit(BaseException):
+    """An exit of a library that has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
 
 
 class Owner(Puppet):

@@ -25,7 +25,7 @@ from ergo_py.errors import InitTimeoutError, UnhandledCallError
 from ergo_py.meta import Apply, AsyncioCalls, Invoke
 from ergo_py.meta import asyncio_thread as module
 from tests.actors import Puppet
-from tests.meta.owner import Owned, eventually, owning
+from tests.meta.owner import Owned, UnprintableExit, eventually, owning
 
 
 class Device:
@@ -53,6 +53,9 @@ class Device:
 
     async def leave(self) -> None:
         raise SystemExit(3)
+
+    async def leave_unprintably(self) -> None:
+        raise UnprintableExit
 
     async def cancel_itself(self) -> None:
         task = asyncio.current_task()
@@ -144,6 +147,7 @@ async def test_a_call_answers_with_the_result_of_a_coroutine_or_of_a_plain_metho
         ("fail_at_once", LookupError, "not even begun"),
         ("no_such_method", AttributeError, "no_such_method"),
         ("leave", RuntimeError, "SystemExit"),
+        ("leave_unprintably", RuntimeError, "UnprintableExit: <its __str__ raised>"),
         ("cancel_itself", RuntimeError, "CancelledError"),
     ],
 )

@@ -15,7 +15,7 @@ import trio
 from ergo_py import BadInputError, Crashed, InitError, Killed, Normal, Shutdown, TargetDownError
 from ergo_py.errors import UnhandledCallError
 from ergo_py.meta import Apply, BlockingCalls, Invoke, Poller
-from tests.meta.owner import eventually, owning
+from tests.meta.owner import UnprintableExit, eventually, owning
 from tests.support import replace_private
 
 
@@ -60,6 +60,9 @@ class Device:
 
     def leave(self) -> None:
         raise SystemExit(3)
+
+    def leave_unprintably(self) -> None:
+        raise UnprintableExit
 
     def close(self) -> None:
         self.closed_by = threading.get_ident()
@@ -129,12 +132,14 @@ async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:
             await owned.node.call(calls, Invoke("no_such_method"))
         with pytest.raises(RuntimeError, match="SystemExit"):
             await owned.node.call(calls, Invoke("leave"))
+        with pytest.raises(RuntimeError, match="UnprintableExit: <its __str__ raised>"):
+            await owned.node.call(calls, Invoke("leave_unprintably"))
         assert await owned.node.call(calls, Invoke("work", 1)) == 1
         with pytest.raises(UnhandledCallError):
             await owned.node.call(calls, "work")
 
         shown = await owned.node.inspect_meta(calls)
-        assert (shown["done"], shown["failed"], shown["busy"]) == ("4", "3", "0")
+        assert (shown["done"], shown["failed"], shown["busy"]) == ("5", "4", "0")
 
 
 async def test_calls_run_in_order_in_the_thread_that_created_the_object() -> None:

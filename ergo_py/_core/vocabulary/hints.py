@@ -8,7 +8,7 @@ from typing import Final
 
 from .text import shown, text_of
 
-__all__ = ["ASYNCIO", "MAY_NEED_HINT", "did_you_mean", "explain", "near"]
+__all__ = ["ASYNCIO", "MAY_NEED_HINT", "add_note", "did_you_mean", "explain", "near"]
 
 _LONG: Final = 60
 """Most characters of a name that are compared with others."""
@@ -58,13 +58,17 @@ def explain(error: BaseException, behaviour: object = None) -> None:
     if type(error).__module__.partition(".")[0] == "ergo_py":
         return  # these explain themselves
     hint = _hint(error, behaviour)
-    if hint is None:
-        return
+    if hint is not None:
+        add_note(error, hint)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception of a program, once. Without effect if its class takes none."""
     try:
-        if hint not in getattr(error, "__notes__", ()):
-            error.add_note(hint)
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
     except Exception:
-        # The class of the exception has `__notes__` of its own, which are no list.
+        # It is frozen, or has `__notes__` of its own, which are no list.
         return
 
 

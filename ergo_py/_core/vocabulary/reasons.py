@@ -336,10 +336,14 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
 
 
 def _drop_references(error: BaseException) -> None:
-    error.__traceback__ = None
+    # Not by assignment: the class of the exception may refuse it, as a frozen dataclass does.
+    BaseException.with_traceback(error, None)
     if isinstance(error, AttributeError):
         # `obj` is the object that lacks the attribute, in a callback mostly the behaviour itself.
-        error.obj = None
+        _set_obj(error, None)
+
+
+_set_obj: Final = vars(AttributeError)["obj"].__set__
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -19,6 +19,7 @@ from ..._core.vocabulary.errors import (
 )
 from ..._core.vocabulary.ids import PID, Alias, Target
 from ..._core.vocabulary.reasons import NoProcess, Normal, Shutdown
+from ..._core.vocabulary.text import text_of
 from ...meta.receivers import Plan, Receivers, make_actor
 from ...meta.sockets.streams.sessions import end_session
 from ..messages.requests import HTTPRequest
@@ -221,7 +222,7 @@ def _answer_of(exchange: Exchange) -> Response:
     ):
         return unavailable()
     else:
-        told = f"a request failed: {type(error).__qualname__}: {error}"
+        told = f"a request failed: {type(error).__qualname__}: {text_of(error)}"
     exchange.asker.site.log.error(told, request=repr(request))
     return bare_response(500)
 

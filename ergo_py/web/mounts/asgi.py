@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from ..._core.tables.pending_calls import Deadline
+from ..._core.vocabulary.hints import add_note
+from ..._core.vocabulary.text import text_of
 from ...meta.sockets.messages import Endpoint
 from ..messages.requests import HTTPRequest
 from ..messages.responses import HOP_BY_HOP, Response
@@ -67,7 +69,7 @@ class ASGIApplication:
         except Exception as error:
             if http.heard_of_end:
                 # Frameworks raise an exception of their own when the client has left.
-                self._site.log.info("an application ended after its client", error=str(error))
+                self._site.log.info("an application ended after its client", error=text_of(error))
                 return
             self._explain(error)
             raise
@@ -121,12 +123,13 @@ class ASGIApplication:
 
     def _explain(self, error: Exception) -> None:
         if isinstance(error, RuntimeError | TypeError) and any(
-            words in str(error) for words in _NEEDS_ASYNCIO
+            words in text_of(error) for words in _NEEDS_ASYNCIO
         ):
-            error.add_note(
+            add_note(
+                error,
                 "This application needs asyncio, and a mounted application runs on trio. Use the "
                 "parts of its framework that run on anyio, or run it under its own server and "
-                "reach the node with ergo_py.blocking.open_node() and node.ask()."
+                "reach the node with ergo_py.blocking.open_node() and node.ask().",
             )
 
 

@@ -3,13 +3,28 @@
 import json
 import re
 import traceback
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Actor, Caller, ChildSpec, InitError, RestartPolicy, TargetDownError, open_node
+from ergo_py import (
+    LOOP,
+    Actor,
+    Caller,
+    ChildSpec,
+    InitError,
+    Node,
+    RestartPolicy,
+    TargetDownError,
+    Threads,
+    open_node,
+)
+from ergo_py.info import Dispatcher
+from tests.actors import Frozen
+from tests.support import running_node
 
 
 class Fragile(Actor):
@@ -172,3 +187,65 @@ async def test_a_long_text_of_an_exception_is_cut_in_the_log_only(
 def crash_lines(capsys: pytest.CaptureFixture[str]) -> list[Any]:
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     return [line for line in lines if "crashed" in line["event"]]
+
+
+class Freezing(Actor):
+    """Raises a frozen error in the callback that it is given."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def init(self) -> None:
+        if self.where == "init":
+            raise Frozen
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        raise Frozen
+
+
+def freeze(_item: object = None) -> None:
+    raise Frozen
+
+
+async def freeze_later(_item: object) -> None:
+    raise Frozen
+
+
+@pytest.mark.parametrize("where", [LOOP, Threads("pod")], ids=str)
+async def test_an_error_that_refuses_assignments_fails_its_process_only(where: Dispatcher) -> None:
+    async with running_node() as node:
+        with pytest.raises(InitError) as init:
+            await node.spawn(Freezing, "init", dispatcher=where)
+        pid = await node.spawn(Freezing, "handle_call", dispatcher=where)
+        with pytest.raises(TargetDownError) as call:
+            await node.call(pid, 1)
+
+        assert not node.stopping
+    assert isinstance(init.value.error, Frozen)
+    assert isinstance(call.value.__cause__, Frozen)
+    assert "raise Frozen" in "".join(init.value.__notes__ + call.value.__notes__)
+
+
+async def run_plainly(node: Node) -> None:
+    await node.run_task(freeze)
+
+
+async def run_async(node: Node) -> None:
+    await node.run_task(freeze_later, 1)
+
+
+async def run_stream(node: Node) -> None:
+    async for _ in node.map_stream(freeze_later, [1]):
+        """Not reached."""
+
+
+@pytest.mark.parametrize("run", [run_plainly, run_async, run_stream])
+async def test_an_error_that_refuses_assignments_fails_its_task_only(
+    run: Callable[[Node], Awaitable[None]],
+) -> None:
+    async with running_node() as node:
+        with pytest.raises(Frozen):
+            await run(node)
+        await wait_all_tasks_blocked()
+
+        assert not node.stopping

@@ -41,7 +41,7 @@ from ergo_py._core.processes.message_loop import run
 from ergo_py._core.vocabulary import envelopes
 from ergo_py.errors import CallbackError, DeadlockError
 from ergo_py.supervision import Decision
-from tests.actors import Failed, Puppet, Recorder, Witness
+from tests.actors import Failed, Frozen, Puppet, Recorder, Witness
 from tests.support import replace_private, running_node
 
 
@@ -1150,7 +1150,9 @@ class Unspeakable(Exception):
         raise SystemExit
 
 
-@pytest.mark.parametrize("error", [GeneratorExit, Unspeakable], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "error", [GeneratorExit, Unspeakable, Frozen], ids=lambda one: one.__name__
+)
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
 async def test_any_exception_that_leaves_a_callback_ends_only_its_process(
     autojump_clock: MockClock, error: type[BaseException], asynchronous: bool

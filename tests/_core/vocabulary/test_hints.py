@@ -176,3 +176,15 @@ def test_an_error_with_odd_notes_stays_as_it_is() -> None:
     explain(error)
 
     assert error.__notes__ == 5
+
+
+def test_an_error_that_refuses_notes_stays_as_it_is() -> None:
+    class Refusing(TypeError):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError(name)
+
+    error = Refusing("'coroutine' object")
+
+    explain(error)
+
+    assert not hasattr(error, "__notes__")

@@ -208,6 +208,21 @@ def test_a_crash_frees_the_frames_of_all_errors_it_refers_to(
     assert reason.error.__traceback__ is None
 
 
+def test_a_crash_frees_what_an_error_that_refuses_assignments_refers_to() -> None:
+    class Refusing(AttributeError):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise TypeError(name)
+
+    with pytest.raises(Refusing) as caught:
+        raise Refusing("no such thing", name="thing", obj=Local())
+
+    reason = Crashed(caught.value)
+
+    assert isinstance(reason.error, Refusing)
+    assert (reason.error.__traceback__, reason.error.obj) == (None, None)
+    assert "raise Refusing" in reason.traceback
+
+
 def test_a_crash_in_a_module_with_a_number_as_its_name_keeps_its_lines() -> None:
     with pytest.raises(ValueError, match="odd") as caught:
         exec("raise ValueError('odd')", {"__name__": 7})

@@ -4,6 +4,7 @@ from collections.abc import Coroutine
 from typing import Final
 
 from ..reasons import Crashed
+from ..text import shown
 
 __all__ = [
     "BadInputError",
@@ -73,5 +74,5 @@ def add_traceback(error: BaseException, head: str, reason: Crashed) -> None:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = shown(value)
     return text if len(text) <= 120 else text[:117] + "..."

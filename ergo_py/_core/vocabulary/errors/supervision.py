@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from ..reasons import Reason, error_of
+from ..text import shown
 from .base import ErgoError
 
 __all__ = [
@@ -277,7 +278,7 @@ class ApplicationStartError(ApplicationError):
             else ""
         )
         super().__init__(
-            f"application {application!r} could not be started: {error!r}{also}", application
+            f"application {application!r} could not be started: {shown(error)}{also}", application
         )
         self.error = error
         """The exception that ended the start."""

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 from ...._core.verbs.meta_process import MetaProcess
+from ...._core.vocabulary.text import shown
 from ..messages import Cause, TCPData, TCPProtocolError
 from ..options import StreamOptions
 from .parser import StreamParser
@@ -179,7 +180,7 @@ class StreamInput:
         except Exception as error:
             # It ends as a crash, which is logged. The peer sees a reset, so that it does not take
             # this for a regular end.
-            self._shutdown.abort(Cause.FAILED, f"the framing raised {error!r}")
+            self._shutdown.abort(Cause.FAILED, f"the framing raised {shown(error)}")
             raise
         self.has_more = parser.has_more
         if self.has_more:
