@@ -55,7 +55,7 @@ from .vocabulary.ids import (
 from .vocabulary.info import Ended
 from .vocabulary.messages import DeadLetter, LogRecord
 from .vocabulary.options import LEVELS, NodeOptions, read_now
-from .vocabulary.reasons import Crashed, Reason
+from .vocabulary.reasons import Crashed, Reason, is_for_program
 from .vocabulary.text import shortened, shown
 from .vocabulary.unmatched import unmatched_of
 
@@ -372,8 +372,7 @@ class Kernel:
         self.logger.error(
             "the observer raised; further errors are not logged", exception=Crashed(error).traceback
         )
-        if not isinstance(error, Exception):
-            self.panic(error)
+        self.pass_on(error)
 
     def _log_dead_letter(self, letter: DeadLetter) -> None:
         meant = near(local_name(letter.target), self.router.registry.names)
@@ -516,10 +515,13 @@ class Kernel:
             pass
         self.panic(error)
 
+    def pass_on(self, error: BaseException) -> None:
+        """Stop the node for KeyboardInterrupt and SystemExit, which are meant for the program."""
+        if is_for_program(error):
+            self.panic(error)
+
     def panic(self, error: BaseException) -> None:
-        """Stop the node for an exception meant for the whole program: KeyboardInterrupt,
-        SystemExit.
-        """
+        """Stop the node, and raise the exception from its block."""
         if self.fatal is None:
             self.fatal = error
             self._on_fatal()

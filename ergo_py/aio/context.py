@@ -6,6 +6,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 
+import outcome
+
 from .._core.node_lifecycle import NodeKeywords
 from .._core.vocabulary.errors import NotAllowedError
 from .._core.vocabulary.info import ExitReport
@@ -76,7 +78,10 @@ class OpenNode:
 
     async def _close(self) -> None:
         if self._owned is not None:
-            await _to_its_end(asyncio.to_thread(self._owned.close), lambda _: None)
+            # Captured: asyncio would end the program by a SystemExit of a further task, and cancel
+            # the task of the block.
+            closing = asyncio.to_thread(outcome.capture, self._owned.close)
+            (await _to_its_end(closing, lambda _: None)).unwrap()
 
 
 async def _to_its_end(work: Awaitable[T], keep: Any) -> T:

@@ -13,6 +13,7 @@
 import atexit
 import os
 import threading
+from contextlib import suppress
 from importlib import import_module
 from time import monotonic
 from types import TracebackType
@@ -43,6 +44,7 @@ class OwnedNode(BlockingNode):
         self._up: Parker[outcome.Outcome[Node]] = Parker()
         self._over = threading.Event()
         self._is_unwanted = False
+        self._exit: SystemExit | None = None
         self._thread = threading.Thread(
             target=self._run, args=(name, options), name=f"ergo-loop {name}", daemon=True
         )
@@ -77,13 +79,17 @@ class OwnedNode(BlockingNode):
         """Stop the node and end its thread; return its exit report, or None if that took longer
         than ``timeout``.
 
-        Closing again has no effect.
+        ``SystemExit`` of a callback, which stops the node, is raised here: it is meant for the
+        program. Closing again has no effect.
         """
         _open.discard(self)
         self._ask_to_stop()
         if not wait_in_slices(self._is_over, timeout):
             return None
         self._thread.join()
+        exit, self._exit = self._exit, None
+        if exit is not None:
+            raise exit
         return self._subject.exit_report
 
     def _ask_to_stop(self) -> None:
@@ -128,6 +134,8 @@ class OwnedNode(BlockingNode):
 
         try:
             trio.run(main)
+        except SystemExit as error:
+            self._exit = error  # for the thread that closes the node: it would only end this one
         finally:
             self._over.set()
 
@@ -144,7 +152,8 @@ def _close_forgotten() -> None:
         node._ask_to_stop()
     end = monotonic() + _AT_EXIT
     for node in forgotten:
-        node.close(max(0.0, end - monotonic()))
+        with suppress(SystemExit):  # the program exits already
+            node.close(max(0.0, end - monotonic()))
 
 
 def _mark_over_in_forked_child() -> None:

@@ -1164,11 +1164,11 @@ async def test_a_terminate_that_raises_any_exception_does_not_keep_others_from_s
             await node.spawn(Witness, ends)
             await node.spawn(Waits if asynchronous else Plain)
 
-    if error is GeneratorExit:
-        await stop()
-    else:
+    if error is SystemExit:
         with pytest.raises(error):
             await stop()
+    else:
+        await stop()
 
     assert ends == [Shutdown()]
 

@@ -473,3 +473,23 @@ def test_a_handle_on_the_loop_of_its_node_is_refused() -> None:
 
     asyncio.run(main())
     assert done == ["refused"]
+
+
+def test_an_exit_in_a_callback_reaches_the_program_at_the_end_of_the_block() -> None:
+    steps: list[str] = []
+
+    class Exiting(Actor):
+        def handle_message(self, message: int, sender: Any) -> None:
+            raise SystemExit(message)
+
+    async def main() -> None:
+        try:
+            async with open_node("exits@localhost", watchdog=None, log_output="none") as node:
+                node.send(await node.spawn(Exiting), 3)
+        finally:
+            steps.append("left")
+
+    with pytest.raises(SystemExit) as caught:
+        asyncio.run(main())
+    assert caught.value.code == 3
+    assert steps == ["left"]

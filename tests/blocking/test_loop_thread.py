@@ -174,6 +174,50 @@ def test_closing_twice_is_harmless_and_verbs_raise_afterwards() -> None:
             verb()
 
 
+class Exiting(Actor):
+    def handle_message(self, message: int, sender: Any) -> None:
+        raise SystemExit(message)
+
+
+def test_an_exit_in_a_callback_reaches_the_program_where_it_closes_the_node() -> None:
+    node = quiet_node()
+    pid = node.spawn(Exiting)
+
+    node.send(pid, 3)
+
+    with pytest.raises(SystemExit) as caught:
+        node.close()
+    assert caught.value.code == 3
+    assert node.close() == node.exit_report
+    with pytest.raises(SystemExit, match="4"), quiet_node() as node:
+        node.send(node.spawn(Exiting), 4)
+
+
+FORGETS_EXIT = """
+from ergo_py import Actor
+from ergo_py.blocking import open_node
+
+class Exiting(Actor):
+    def handle_message(self, message, sender):
+        raise SystemExit(message)
+
+node = open_node("forgotten@localhost", log_output="none", watchdog=None)
+node.send(node.spawn(Exiting), 3)
+"""
+
+
+def test_an_exit_in_a_callback_of_a_forgotten_node_is_quiet() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORGETS_EXIT],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_supervisors_services_and_applications_work_without_await() -> None:
     with quiet_node() as node:
         root = node.supervise([ChildSpec("clerk", Clerk, 5)], intensity=10)

@@ -263,7 +263,7 @@ class Meta:
             process=str(self.process.id),
         )
 
-    def report(self, what: str, error: Exception) -> None:
+    def report(self, what: str, error: BaseException) -> None:
         """Log an exception of user code, and continue."""
         explain(error, self.behaviour)
         self.log.error(f"{what} raised", exception=Crashed(error).traceback)
@@ -387,8 +387,7 @@ class Meta:
 
     def pass_on(self, error: BaseException) -> None:
         """Pass KeyboardInterrupt and SystemExit on to the host program."""
-        if not isinstance(error, Exception):
-            self.kernel.panic(error)
+        self.kernel.pass_on(error)
 
     # -- sending -----------------------------------------------------------------------------------
     # The reader sends within a bound, the handler at once, without overtaking each other.

@@ -17,14 +17,14 @@ from trio.lowlevel import enable_ki_protection
 from ..messaging.observer import Stopped
 from ..processes.ownership import kill_all, stop_all
 from ..processes.unhandled_messages import discard, refuse
-from ..runtime.detached_task import DetachedTask
+from ..runtime.detached_task import DetachedTask, is_cut_off
 from ..runtime.time_limit import TimeLimit, wait_within
 from ..runtime.time_slices import at_once, in_slices
 from ..tables.callbacks import runs_callbacks
 from ..tables.relations import Kind
 from ..vocabulary.envelopes import CHILD_EXIT, Lane
 from ..vocabulary.info import Ended
-from ..vocabulary.reasons import Crashed, Killed, Reason, Shutdown, is_failure
+from ..vocabulary.reasons import Crashed, Killed, Reason, Shutdown, is_failure, is_for_program
 from ..vocabulary.states import MetaState
 from .shared_state import Flag
 
@@ -209,7 +209,8 @@ class Ending:
         """
         meta, reason = self.meta, self.reason
         if reason is None:
-            self.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
+            is_asked = is_cut_off(error) or is_for_program(error)
+            self.reason = reason = Shutdown() if is_asked else Crashed(error)
             self.phase = _ABORTED
             meta.kernel.lifetimes.obituaries.note(meta, meta.handled, meta.handling)
         meta.refuse_messages()
@@ -406,12 +407,12 @@ class Ending:
 
     def _account_for(self, error: BaseException) -> None:
         """Handle an exception that left ``terminate``: the termination continues."""
-        if isinstance(error, Exception):
-            self.meta.report("terminate", error)
-        elif isinstance(error, trio.Cancelled | GeneratorExit):
+        if isinstance(error, trio.Cancelled | GeneratorExit):
             raise error
-        else:
+        if is_for_program(error):
             self.meta.pass_on(error)
+        else:
+            self.meta.report("terminate", error)
 
     # -- the release -------------------------------------------------------------------------------
 

@@ -98,11 +98,11 @@ def _resumes(process: "Process", error: BaseException) -> bool:
     """Whether the process resumes after an error. KeyboardInterrupt and SystemExit also end the
     node.
     """
-    if not isinstance(error, Exception | GeneratorExit):
-        process.kernel.panic(error)
-        return False
     slot = process.slot
-    if not isinstance(error, Exception) or slot is None or slot.rules.decide is None:
+    if not isinstance(error, Exception):
+        process.kernel.pass_on(error)
+        return False
+    if slot is None or slot.rules.decide is None:
         return False
     return _decide(process, slot, error) is Decision.RESUME
 

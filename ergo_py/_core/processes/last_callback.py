@@ -12,7 +12,7 @@ from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..tables.callbacks import check_plain
 from ..tables.pending_calls import Deadline
 from ..vocabulary.hints import explain
-from ..vocabulary.reasons import Crashed, Reason
+from ..vocabulary.reasons import Crashed, Reason, is_for_program
 
 if TYPE_CHECKING:
     from .process import Process
@@ -116,8 +116,8 @@ def run_plain(process: "Process", name: str, reason: Reason) -> None:
 
 def _account_for(process: "Process", name: str, error: BaseException) -> None:
     """Log an exception that left a last callback. Termination continues."""
-    if isinstance(error, Exception | trio.Cancelled | GeneratorExit):
+    if is_for_program(error):
+        process.kernel.panic(error)
+    else:
         explain(error, process.behaviour)
         process.log.error(f"{name} raised", exception=Crashed(error).traceback)
-    else:
-        process.kernel.panic(error)

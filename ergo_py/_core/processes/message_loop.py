@@ -557,8 +557,7 @@ def _note_failure(process: "Process", task: Task, error: BaseException) -> Reaso
     """
     if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
         raise error
-    if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
-        process.kernel.panic(error)
+    process.kernel.pass_on(error)
     process.log.error(
         "a callback raised while it was being killed", exception=Crashed(error).traceback
     )

@@ -14,6 +14,7 @@ from ..messaging.observer import Spawned
 from ..messaging.publisher import PROCESS_STARTED
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, left_open
+from ..runtime.detached_task import is_cut_off
 from ..tables.callbacks import runs_callbacks
 from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import OrderedMailbox
@@ -31,7 +32,7 @@ from ..vocabulary.errors import (
 from ..vocabulary.hints import explain
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
-from ..vocabulary.reasons import Crashed, Killed
+from ..vocabulary.reasons import Crashed, Killed, is_for_program
 from ..vocabulary.states import CALLS_ALLOWED, INIT, SLEEP, TERMINATED
 from ..vocabulary.text import shown
 from .last_callback import GRACE
@@ -92,7 +93,7 @@ async def spawn_process(
     except BaseException as error:
         undoing = _undo(process, error)
         await undoing if leave is None else leave(undoing)
-        if isinstance(error, SpawnError) or not isinstance(error, Exception):
+        if isinstance(error, SpawnError) or is_cut_off(error) or is_for_program(error):
             raise
         raise InitError(callbacks.behaviour, error, process.reason) from error
     finally:

@@ -26,6 +26,7 @@ __all__ = [
     "as_reason",
     "error_of",
     "is_failure",
+    "is_for_program",
 ]
 
 
@@ -250,6 +251,16 @@ def error_of(reason: Reason) -> BaseException | None:
     while isinstance(reason, RestartLimit):
         reason = reason.reason
     return reason.error if isinstance(reason, Crashed) else None
+
+
+def is_for_program(error: BaseException) -> bool:
+    """Whether an exception is meant for the whole program, and not for the process that it left."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(_FOR_PROGRAM) is not None
+    return isinstance(error, _FOR_PROGRAM)
+
+
+_FOR_PROGRAM: Final = (KeyboardInterrupt, SystemExit)
 
 
 def _describe(error: BaseException) -> str:

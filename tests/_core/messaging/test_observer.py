@@ -1,5 +1,6 @@
 """The observer sees starts, ends, sends and deliveries, and disturbs none of them."""
 
+import asyncio
 import json
 import queue
 from typing import Any
@@ -353,9 +354,7 @@ def test_an_observer_that_is_no_function_is_refused() -> None:
         open_node(observer="print")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(
-    "error", [GeneratorExit, SystemExit, KeyboardInterrupt], ids=lambda one: one.__name__
-)
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt], ids=lambda one: one.__name__)
 async def test_an_observer_that_raises_an_error_for_the_program_stops_the_node_in_order(
     autojump_clock: MockClock, error: type[BaseException]
 ) -> None:
@@ -373,6 +372,20 @@ async def test_an_observer_that_raises_an_error_for_the_program_stops_the_node_i
             await trio.sleep_forever()
 
     assert ends == ["armed", "ended"]
+
+
+async def test_an_observer_that_raises_any_other_error_is_reported(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def observe(sight: Any) -> None:
+        raise asyncio.CancelledError
+
+    async with running_node(observer=observe, log_output="json") as node:
+        await node.spawn(Recorder)
+        await wait_all_tasks_blocked()
+
+        assert not node.stopping
+    assert "the observer raised" in capsys.readouterr().err
 
 
 async def test_a_message_that_changes_after_it_was_sent_is_reported_once(

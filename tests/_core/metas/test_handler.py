@@ -2,6 +2,7 @@
 no sender forgotten.
 """
 
+import asyncio
 import random
 import threading
 import time
@@ -968,6 +969,22 @@ async def test_a_meta_process_that_ends_in_an_inspection_keeps_its_reason() -> N
 
         assert told == {"heard": "0"}
         assert str(reason) == "enough"
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_any_other_exception_in_an_inspection_ends_only_its_meta_process(
+    inline: bool,
+) -> None:
+    def fail(_me: Any) -> None:
+        raise asyncio.CancelledError
+
+    async with owning(inline_calls=inline) as owned:
+        alias = await owned.spawn(Inspected(fail))
+        with pytest.raises(TargetDownError, match="CancelledError"):
+            await owned.node.inspect_meta(alias)
+        await owned.ended(alias)
+
+        assert not owned.node.stopping
 
 
 @pytest.mark.parametrize("inline", [True, False])

@@ -2,6 +2,7 @@
 task.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -104,9 +105,10 @@ async def test_the_spawning_task_ends_when_a_reader_thread_has_started() -> None
     "failure,text",
     [
         (ValueError("not today"), "init of InTask raised ValueError: not today"),
+        (asyncio.CancelledError("foreign"), "init of InTask raised CancelledError: foreign"),
         (SystemExit("enough"), "enough"),
     ],
-    ids=["error", "exit"],
+    ids=["error", "foreign cancellation", "exit"],
 )
 async def test_a_meta_process_that_cannot_start_leaves_only_its_error(
     failure: BaseException, text: str

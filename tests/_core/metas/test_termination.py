@@ -2,6 +2,7 @@
 reported and abandoned.
 """
 
+import asyncio
 import re
 import socket
 import subprocess
@@ -763,6 +764,16 @@ async def test_an_exit_for_the_whole_program_in_terminate_is_passed_on() -> None
         async with owning() as owned:
             await owned.end(await owned.spawn(Last(leave)))
             await trio.sleep_forever()
+
+
+async def test_any_other_exception_in_terminate_ends_only_its_meta_process() -> None:
+    def fail(_me: Any) -> None:
+        raise asyncio.CancelledError
+
+    async with owning() as owned:
+        await owned.end(await owned.spawn(Last(fail)))
+
+        assert not owned.node.stopping
 
 
 class InPassing(Last):

@@ -2,6 +2,7 @@
 it.
 """
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -312,7 +313,7 @@ async def test_an_error_of_a_task_while_its_process_ends_is_logged(
     assert "in its cleaning up" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [GeneratorExit, SystemExit])
+@pytest.mark.parametrize("error", [GeneratorExit, asyncio.CancelledError, SystemExit])
 async def test_a_task_may_raise_any_exception(
     autojump_clock: MockClock, error: type[BaseException]
 ) -> None:

@@ -1,5 +1,6 @@
 """How a mailbox is served: the order, a single callback at a time, and exceptions."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Generator
@@ -24,6 +25,7 @@ from ergo_py import (
     Custom,
     Down,
     Exit,
+    Killed,
     LogRecord,
     Node,
     Normal,
@@ -1150,8 +1152,14 @@ class Unspeakable(Exception):
         raise SystemExit
 
 
+class Odd(BaseException):
+    """An error of a library that is no Exception."""
+
+
 @pytest.mark.parametrize(
-    "error", [GeneratorExit, Unspeakable, Frozen], ids=lambda one: one.__name__
+    "error",
+    [GeneratorExit, Unspeakable, Frozen, asyncio.CancelledError, Odd],
+    ids=lambda one: one.__name__,
 )
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
 async def test_any_exception_that_leaves_a_callback_ends_only_its_process(
@@ -1178,6 +1186,47 @@ async def test_any_exception_that_leaves_a_callback_ends_only_its_process(
         assert type(caught.value.reason.error) is error
         assert node.processes() == [other]
         assert await node.call(other, lambda me: "alive") == "alive"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+async def test_any_exception_that_leaves_terminate_ends_only_its_process(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], asynchronous: bool
+) -> None:
+    class Plain(Actor):
+        def terminate(self, reason: Reason) -> None:
+            raise Odd
+
+    class Waits(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.lowlevel.checkpoint()
+            raise Odd
+
+    async with running_node(log_output="json") as node:
+        pid = await node.spawn(Waits if asynchronous else Plain)
+        node.send_exit(pid, Shutdown())
+
+        assert await node.wait_ended(pid) == Shutdown()
+        assert not node.stopping
+    assert "terminate raised" in capsys.readouterr().err
+
+
+async def test_any_exception_of_a_callback_that_is_killed_ends_only_its_process(
+    autojump_clock: MockClock,
+) -> None:
+    async def wait(me: Puppet) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise Odd
+
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        node.send(pid, wait)
+        await wait_all_tasks_blocked()
+        node.kill(pid)
+
+        assert await node.wait_ended(pid) == Killed()
+        assert not node.stopping
 
 
 def test_every_kind_of_envelope_that_a_process_gets_has_a_handler() -> None:

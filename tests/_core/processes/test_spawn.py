@@ -1,5 +1,6 @@
 """Spawning a process: it is there, initialised and where it belongs, or nothing of it is."""
 
+import asyncio
 import inspect
 import sys
 import threading
@@ -180,6 +181,27 @@ async def test_an_init_that_raises_leaves_no_process_behind(
         assert node.processes() == [watcher, linked]
         # The children are stopped in order and terminated; the process that never lived is not.
         assert ends == ["grandchild", "second child", "first child"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+async def test_an_init_that_raises_a_foreign_cancellation_fails_like_any_other(
+    autojump_clock: MockClock, asynchronous: bool
+) -> None:
+    class Plain(Actor):
+        def init(self) -> None:
+            raise asyncio.CancelledError
+
+    class Waits(Actor):
+        async def init(self) -> None:
+            await trio.lowlevel.checkpoint()
+            raise asyncio.CancelledError
+
+    async with running_node() as node:
+        with pytest.raises(InitError) as caught:
+            await node.spawn(Waits if asynchronous else Plain)
+
+        assert isinstance(caught.value.error, asyncio.CancelledError)
+        assert node.processes() == []
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, GeneratorExit])

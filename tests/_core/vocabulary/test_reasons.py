@@ -208,7 +208,7 @@ def test_a_crash_frees_the_frames_of_all_errors_it_refers_to(
     assert reason.error.__traceback__ is None
 
 
-def test_a_crash_frees_what_an_error_that_refuses_assignments_refers_to() -> None:
+def test_a_crash_frees_the_frames_of_an_error_that_refuses_assignments() -> None:
     class Refusing(AttributeError):
         def __setattr__(self, name: str, value: object) -> None:
             raise TypeError(name)
