@@ -1,5 +1,6 @@
 """`Cron`: times of the calendar, as cron writes them, in a time zone. Without a clock: pure."""
 
+from bisect import bisect
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
@@ -45,8 +46,9 @@ _FIELDS: Final[tuple[tuple[str, int, int, Mapping[str, int]], ...]] = (
 _SOME_DAY: Final = datetime(2024, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 _FAR: Final = timedelta(days=366 * 9)
 """Every date that exists at all comes within eight years, also a 29 February."""
-_LONGEST_SHIFT: Final = timedelta(hours=3)
-"""No clock change is larger."""
+_LONGEST_SHIFT: Final = timedelta(hours=25)
+"""No clock change is larger: Samoa once left out a day."""
+_SECOND: Final = timedelta(seconds=1)
 
 
 class Cron:
@@ -92,8 +94,7 @@ class Cron:
         self._fields = tuple(tuple(sorted(values)) for values in fields)
         self._is_either_day = not (parts[3].startswith("*") or parts[5].startswith("*"))
         self._any_hour = len(self._fields[2]) == 24
-        if self._next_wall(_SOME_DAY) is None:
-            raise BadInputError("Cron(text)", text, "a date that exists")
+        self._next_wall(_SOME_DAY)
 
     def __repr__(self) -> str:
         return f"Cron({self.text!r}, {str(self.timezone)!r})"
@@ -118,51 +119,63 @@ class Cron:
             raise BadInputError(
                 "next_after(moment)", moment, "a datetime with a time zone: datetime.now(UTC)"
             )
-        now = moment.astimezone(UTC)
-        found = self._after(now)
-        if self._any_hour:
-            again = self._again_after(now)
-            found = found if again is None else min(found, again)
-        return found.astimezone(self.timezone)
+        return self._after(moment.astimezone(UTC)).astimezone(self.timezone)
 
     def _after(self, now: datetime) -> datetime:
-        """The next time, of those that come twice the first."""
-        # A time in a gap runs later than its wall clock says, so begin before.
-        begin = now - _LONGEST_SHIFT if self._shifts_near(now) else now
-        wall = begin.astimezone(self.timezone).replace(tzinfo=None)
-        while True:
-            candidate = self._next_wall(wall)
-            assert candidate is not None
-            wall = candidate
-            local = wall.replace(tzinfo=self.timezone)
-            instant = local.astimezone(UTC)
-            exists = instant.astimezone(self.timezone).replace(tzinfo=None) == wall
-            if instant > now and (exists or not self._any_hour):
-                return instant
+        change = self._change_near(now)
+        if change is None:
+            wall = self._next_wall(now.replace(tzinfo=None) + self._offset(now))
+            found = wall.replace(tzinfo=self.timezone).astimezone(UTC)
+            change = self._change_near(found)
+            if change is None:
+                return found
+            now = max(now, found - _LONGEST_SHIFT)  # nothing lies between
+        return self._after_near(now, *change)
 
-    def _again_after(self, now: datetime) -> datetime | None:
-        """The next time in the second pass of an hour that comes twice."""
-        if not self._shifts_near(now):
+    def _after_near(
+        self, now: datetime, changed: datetime, before: timedelta, after: timedelta
+    ) -> datetime:
+        """The next time near a clock change: by the clock before it, or by the clock after it."""
+        start = now.replace(tzinfo=None)
+        end = begin = changed.replace(tzinfo=None)
+        if not self._any_hour:
+            # Times that are left out run by the clock before the change; of times that come twice,
+            # those of the clock after it do not count.
+            end += max(after - before, timedelta())
+            begin += max(before - after, timedelta())
+        old = self._next_wall(start + before) - before
+        new = self._next_wall(max(start, begin - _SECOND) + after) - after
+        found = min(old, new) if old < end else new
+        far = changed + _LONGEST_SHIFT
+        # The clock may have changed again before a time that is far away.
+        return found.replace(tzinfo=UTC) if found <= far.replace(tzinfo=None) else self._after(far)
+
+    def _change_near(self, now: datetime) -> tuple[datetime, timedelta, timedelta] | None:
+        """The moment of a clock change near a moment, and the offsets before and after it."""
+        low = now.replace(microsecond=0) - _LONGEST_SHIFT
+        high = low + 2 * _LONGEST_SHIFT
+        before, after = self._offset(low), self._offset(high)
+        if before == after:
             return None
-        later = (now + _LONGEST_SHIFT).astimezone(self.timezone).utcoffset()
-        assert later is not None
-        wall = self._next_wall((now + later).replace(tzinfo=None))
-        assert wall is not None
-        local = wall.replace(tzinfo=self.timezone)
-        first, second = local.utcoffset(), local.replace(fold=1).utcoffset()
-        assert first is not None
-        assert second is not None
-        return local.replace(fold=1).astimezone(UTC) if first > second else None
+        while high - low > _SECOND:
+            middle = low + (high - low) // _SECOND // 2 * _SECOND
+            if self._offset(middle) == before:
+                low = middle
+            else:
+                high = middle
+        return high, before, after
 
-    def _shifts_near(self, now: datetime) -> bool:
-        before, after = (
-            (now + step).astimezone(self.timezone).utcoffset()
-            for step in (-_LONGEST_SHIFT, _LONGEST_SHIFT)
-        )
-        return before != after
+    def _offset(self, moment: datetime) -> timedelta:
+        offset = moment.astimezone(self.timezone).utcoffset()
+        assert offset is not None
+        return offset
 
-    def _next_wall(self, wall: datetime) -> datetime | None:
-        """The first time on the wall clock after another; None if there is none."""
+    def _next_wall(self, wall: datetime) -> datetime:
+        """The first time on the wall clock after another.
+
+        Raises:
+            BadInputError: there is none.
+        """
         seconds, minutes, hours, _days, months, _week = self._fields
         wall = wall.replace(microsecond=0) + timedelta(seconds=1)
         end = wall + _FAR
@@ -172,19 +185,26 @@ class Cron:
             elif not self._has_day(wall):
                 wall = wall.replace(hour=0, minute=0, second=0) + timedelta(days=1)
             elif wall.hour not in hours:
-                wall = wall.replace(minute=0, second=0) + timedelta(hours=1)
+                wall = wall.replace(minute=0, second=0)
+                wall += timedelta(hours=_steps(hours, wall.hour, 24))
             elif wall.minute not in minutes:
-                wall = wall.replace(second=0) + timedelta(minutes=1)
+                wall = wall.replace(second=0)
+                wall += timedelta(minutes=_steps(minutes, wall.minute, 60))
             elif wall.second not in seconds:
-                wall += timedelta(seconds=1)
+                wall += timedelta(seconds=_steps(seconds, wall.second, 60))
             else:
                 return wall
-        return None
+        raise BadInputError("Cron(text)", self.text, "a date that exists")
 
     def _has_day(self, wall: datetime) -> bool:
         in_month = wall.day in self._fields[3]
         in_week = wall.isoweekday() % 7 in self._fields[5]
         return in_month or in_week if self._is_either_day else in_month and in_week
+
+
+def _steps(values: tuple[int, ...], at: int, size: int) -> int:
+    """The steps from a value of a field to the next that is allowed."""
+    return (values[bisect(values, at) % len(values)] - at) % size
 
 
 def _start_of_month(wall: datetime) -> datetime:

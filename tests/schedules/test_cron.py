@@ -1,11 +1,11 @@
 """Times of the calendar: fields, time zones, clock changes, and texts that are refused."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ergo_py import BadInputError, Cron
@@ -109,6 +109,120 @@ def test_the_next_time_is_later_and_nothing_lies_between(
     middle = begin + (found - begin) / 2
     assert cron.next_after(middle.replace(microsecond=0)) == found or middle >= found
     assert cron.next_after(found - timedelta(seconds=1)) == found
+
+
+MINUTES = {
+    "*": range(60),
+    "*/7": range(0, 60, 7),
+    "0": [0],
+    "5,50": [5, 50],
+    "0-59/20": [0, 20, 40],
+    "15,30": [15, 30],
+    "45": [45],
+}
+HOURS = {
+    "*": range(24),
+    "0-23": range(24),
+    "*/6": range(0, 24, 6),
+    "*/2": range(0, 24, 2),
+    "2": [2],
+    "0": [0],
+    "1-3": [1, 2, 3],
+    "23": [23],
+    "3,12": [3, 12],
+}
+DAYS = {"*": range(1, 32), "1-15": range(1, 16), "*/2": range(1, 32, 2)}
+
+
+def slowly_after(
+    fields: tuple[str, str, str], zone: ZoneInfo, begin: datetime, end: datetime
+) -> datetime | None:
+    """The first time after a moment, minute by minute; None if there is none until the end."""
+    minute, hour, day = MINUTES[fields[0]], HOURS[fields[1]], DAYS[fields[2]]
+    found = []
+    moment = begin.replace(second=0, microsecond=0) - timedelta(hours=26)
+    while moment <= end + timedelta(hours=26):
+        if len(hour) == 24:  # in real time
+            wall, instant = moment.astimezone(zone), moment
+        else:  # each minute on the wall clock, also one that is left out
+            wall = moment.replace(tzinfo=zone, fold=0)
+            instant = wall.astimezone(UTC)
+        if (
+            begin < instant <= end
+            and wall.minute in minute
+            and wall.hour in hour
+            and wall.day in day
+        ):
+            found.append(instant)
+        moment += timedelta(minutes=1)
+    return min(found, default=None)
+
+
+@given(
+    fields=st.tuples(
+        st.sampled_from(list(MINUTES)), st.sampled_from(list(HOURS)), st.sampled_from(list(DAYS))
+    ),
+    change=st.sampled_from(
+        [
+            ("Europe/Berlin", "2026-10-25T01:00"),
+            ("Europe/Berlin", "2027-03-28T01:00"),
+            ("America/New_York", "2026-11-01T06:00"),
+            ("America/Sao_Paulo", "2018-11-04T03:00"),
+            ("Australia/Lord_Howe", "2026-10-03T15:30"),
+            ("Australia/Lord_Howe", "2027-04-03T15:00"),
+            ("Antarctica/Troll", "2027-03-28T01:00"),
+            ("Antarctica/Troll", "2026-10-25T01:00"),
+            ("Africa/Casablanca", "2027-02-07T02:00"),
+            ("Pacific/Apia", "2011-12-30T10:00"),
+        ]
+    ),
+    seconds=st.integers(-40 * 3600, 40 * 3600),
+)
+@example(("0-59/20", "0-23", "*"), ("Australia/Lord_Howe", "2027-04-03T15:00"), -1200)
+@example(("15,30", "2", "*"), ("Australia/Lord_Howe", "2026-10-03T15:30"), -7200)
+def test_around_a_clock_change_the_next_time_is_that_of_a_slow_search(
+    fields: tuple[str, str, str], change: tuple[str, str], seconds: int
+) -> None:
+    zone, moment = ZoneInfo(change[0]), datetime.fromisoformat(change[1]).replace(tzinfo=UTC)
+    cron = Cron(" ".join([*fields, "*", "*"]), zone)
+    begin = moment + timedelta(seconds=seconds)
+    end = begin + timedelta(hours=40)
+    found = cron.next_after(begin).astimezone(UTC)
+
+    assert (found if found <= end else None) == slowly_after(fields, zone, begin, end)
+
+
+class CountedZone(tzinfo):
+    """Berlin; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        self.asked += 1
+        return None if moment is None else BERLIN.utcoffset(moment.replace(tzinfo=BERLIN))
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        return None if moment is None else BERLIN.dst(moment.replace(tzinfo=BERLIN))
+
+    def tzname(self, moment: datetime | None) -> str:
+        return "Berlin"
+
+    def fromutc(self, moment: datetime) -> datetime:
+        self.asked += 1
+        return moment.replace(tzinfo=UTC).astimezone(BERLIN).replace(tzinfo=self)
+
+
+@pytest.mark.parametrize("text", ["* * * * * *", "* * * * *", "30 2 * * *", "0 0 29 2 *"])
+@pytest.mark.parametrize("hours", [-30, -2, 0, 2, 30])
+def test_a_clock_change_makes_no_search_second_by_second(text: str, hours: int) -> None:
+    zone = CountedZone()
+    found = Cron(text, zone).next_after(
+        datetime(2026, 10, 25, 1, tzinfo=UTC) + timedelta(hours=hours)
+    )
+
+    assert found.tzinfo is zone
+    assert zone.asked < 100
 
 
 @pytest.mark.parametrize(
