@@ -25,7 +25,6 @@ from ..network.messages.message_types import MessageTypes
 from .activations.activation import Activation
 from .activations.awaited import is_awaited
 from .activations.deliveries import Delivery, Leave, Look
-from .activations.held_output import BY_TRIO
 from .entity import Entity
 from .errors import EntityStoreError, FencedError
 from .group_commit import GroupCommit
@@ -300,8 +299,8 @@ class Keeping:
             if self.host is not None:
                 await self._check_claims(self.host, error)
             return
-        turns = self.kernel.router.turns if len(written) <= _FEW else BY_TRIO
-        for activation, write in written.items():
+        turns = self.kernel.router.turns if len(written) <= _FEW else None
+        for activation, write in written:
             if self._failures:
                 self._failures.pop(write.address, None)
             if write.due is not None:

@@ -59,7 +59,7 @@ class GroupCommit:
             for each in chain(self._gathered.values(), self._written.values())
         )
 
-    async def commit(self) -> dict[Activation, Write]:
+    async def commit(self) -> list[tuple[Activation, Write]]:
         """Write all versions that wait. Returns them, or raises after their entities have failed.
 
         Raises:
@@ -84,7 +84,7 @@ class GroupCommit:
             self._written = {}
             self._tell_finished()
         self._totals.count_commit(len(writes), trio.current_time() - began)
-        return dict(zip(written.values(), writes, strict=True))
+        return list(zip(written.values(), writes, strict=True))
 
     async def finish(self) -> None:
         """Wait until all that was submitted is stored, or has failed."""

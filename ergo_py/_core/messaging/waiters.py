@@ -70,6 +70,9 @@ class TaskCaller(Caller):
         return not hasattr(self, "_endless")
 
     def settle(self, value: object, error: BaseException | None) -> bool:
+        """End the call with an answer or an error, and wake its task. False if it was settled
+        before.
+        """
         if self.settled:
             return False
         self.settled = True
@@ -82,6 +85,7 @@ class TaskCaller(Caller):
         return True
 
     def settle_in(self, turns: TrioTurns, value: object, error: BaseException | None) -> bool:
+        """The same in the turn of a reader: if it is a root, the waiting task runs in this turn."""
         if self.settled:
             return False
         self.settled = True

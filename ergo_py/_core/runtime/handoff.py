@@ -44,6 +44,12 @@ of trio for each: a turn for 64 hops costs 2 % of them, and a longer row would s
 """
 _NOTHING: Final = Value(None)
 """What most tasks return. The outcome of the main task is unwrapped, once, and of no other task."""
+_OF_TASKS: Final = frozenset(
+    {"after_task_step", "before_task_step", "task_scheduled", "task_spawned"}
+)
+"""What trio tells instruments of tasks and their steps. Other instruments watch the waits for I/O,
+as that of a node with reader threads does: direct hand-off need not heed them.
+"""
 _clear: Final = deque.clear  # without super(): every pass of the loop pays for it
 _loop: Final[Any] = trio._core._run
 _traps: Final[Any] = trio._core._traps
@@ -166,7 +172,7 @@ class Handoff(TrioTurns):
         if (
             nursery._closed
             or nursery._cancel_status.effectively_cancelled
-            or len(self._hooks) > 1
+            or not _OF_TASKS.isdisjoint(self._hooks)
             # A seed chooses the order of tasks, and has to reach every order.
             or sources.is_seeded
         ):

@@ -203,27 +203,6 @@ static int batch_message(Batch* batch, PyObject* sender, PyObject* message, PyOb
     return 1;
 }
 
-/* caller.settle(reply, None). 1 if the call was settled now, 0 if it was before, -1 with an error. */
-static int settle(PyObject* caller, PyObject* reply) {
-    if (!Py_IS_TYPE(caller, bound.TaskCaller) ||
-        (SLOT(caller, of_caller.deferred) != Py_False &&
-         SLOT(caller, of_caller.settled) == Py_False)) {
-        PyObject* told = PyObject_CallMethodObjArgs(caller, str_settle, reply, Py_None, NULL);
-        int is_settled = told == NULL ? -1 : PyObject_IsTrue(told);
-        Py_XDECREF(told);
-        return is_settled;
-    }
-    if (SLOT(caller, of_caller.settled) != Py_False) return 0;
-    slot_set(caller, of_caller.settled, Py_True);
-    slot_set(caller, of_caller.value, reply);
-    slot_set(caller, of_caller.error, Py_None);
-    PyObject* task = SLOT(caller, of_caller.task);
-    if (SLOT(task, of_task.mark) != caller) return 1; /* wake_with() would do nothing */
-    PyObject* woken = PyObject_CallFunctionObjArgs(bound.wake_with, task, caller, NULL);
-    Py_XDECREF(woken);
-    return woken == NULL ? -1 : 1;
-}
-
 /* Serve a call, as Calls.serve() does. 1 if that is done; 0 if its callback waits, to be awaited as
    the first of the pair *rest; -1 with an error. */
 static int batch_call(Batch* batch, PyObject* caller, PyObject* request, PyObject** rest) {

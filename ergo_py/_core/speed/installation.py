@@ -88,6 +88,8 @@ def install() -> str:
     Outbox.deliver = _speed.method(Outbox, "Outbox.deliver")  # type: ignore[method-assign]
     Publisher.deliver = _speed.method(Publisher, "Publisher.deliver")  # type: ignore[method-assign]
     Router.send = _speed.method(Router, "Router.send")  # type: ignore[method-assign]
+    for name in ("settle", "settle_in"):
+        setattr(TaskCaller, name, _speed.method(TaskCaller, f"TaskCaller.{name}"))
     Timer.cancel = _speed.method(Timer, "Timer.cancel")  # type: ignore[method-assign]
     return ""
 
@@ -119,6 +121,8 @@ def _known_to_c() -> dict[str, Any]:
         "SLEEP": SLEEP,
         "STOPPING": STOPPING,
         "TRAP": TRAP,
+        "TaskCaller.settle": TaskCaller.settle,
+        "TaskCaller.settle_in": TaskCaller.settle_in,
         "Timer.cancel": Timer.cancel,
         "WAIT_RESPONSE": WAIT_RESPONSE,
         "abort": TRAP.abort_func,

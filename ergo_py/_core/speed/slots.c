@@ -19,12 +19,13 @@ struct OfTimers of_timers;
 struct OfOwned of_owned;
 Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
     router_of_publisher, state_of_handler, subscribers_of_event;
-PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls, *str_do_deferred,
+PyObject *str_admit_waiters, *str_after_task_step, *str_append, *str_attempt_cancel,
+    *str_before_task_step, *str_calls, *str_task_scheduled, *str_do_deferred,
     *str_earlier, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_give, *str_handle_call,
     *str_handle_event, *str_is_asked_again_by, *str_is_seeded, *str_items, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
-    *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_timers, *str_wait,
-    *str_waiters, *str_wake;
+    *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_timers, *str_undefer,
+    *str_wait, *str_waiters, *str_wake, *str_wake_caller;
 PyObject *zero, *usual_timeout;
 
 #define IN(class, group, name) {#class, #name, &group.name}
@@ -69,12 +70,13 @@ static const SlotName slots[] = {
     IN(TaskCaller, of_caller, value), {"Task", "custom_sleep_data", &of_task.mark},
     IN(Task, of_task, context), IN(Task, of_task, coro), {"Task", "_cancel_status", &of_task.status},
     {"Task", "_abort_func", &of_task.abort_func}, {"Task", "_cancel_points", &of_task.cancel_points},
+    {"Task", "_next_send", &of_task.next_send}, {"Task", "_runner", &of_task.runner},
     {"Task", "_next_send_fn", &of_task.next_send_fn}, {"Task", "_schedule_points", &of_task.schedule_points},
     {"CancelStatus", "effectively_cancelled", &is_cancelled_of_status},
     {"Handoff", "defers", &of_handoff.defers}, {"Handoff", "_deferred", &of_handoff.deferred},
     {"Handoff", "_context", &of_handoff.context}, {"Handoff", "_hooks", &of_handoff.hooks}, {"Handoff", "_queue", &of_handoff.queue},
     {"Handoff", "_ready", &of_handoff.ready},
-    {"Handoff", "_root", &of_handoff.root}, {"Handoff", "_steps", &of_handoff.steps},
+    {"Handoff", "_root", &of_handoff.root}, {"Handoff", "_runner", &of_handoff.runner}, {"Handoff", "_steps", &of_handoff.steps},
     {"RunQueue", "size", &size_of_queue},
     {"TaskPlaceholder", "custom_sleep_data", &mark_of_placeholder},
     {"Publisher", "_router", &router_of_publisher}, {"Event", "subscribers", &subscribers_of_event},
@@ -106,6 +108,7 @@ static const ObjectName names[] = {
     {"Timer.cancel", &bound.timer_cancel, 0}, {"Outbox.deliver", &bound.outbox_deliver, 0},
     {"Handoff.end_asleep", &bound.handoff_end_asleep, 0}, {"Handoff.serve", &bound.handoff_serve, 0}, {"Publisher.deliver", &bound.publisher_deliver, 0},
     {"Router.send", &bound.router_send, 0},
+    {"TaskCaller.settle", &bound.caller_settle, 0}, {"TaskCaller.settle_in", &bound.caller_settle_in, 0},
 };
 
 /* The offset of a slot in the instances of a class; -1 with an error if there is no such slot. */

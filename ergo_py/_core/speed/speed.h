@@ -104,7 +104,7 @@ extern struct Bound {
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
         *check_plain, *clock_arm_timer, *current_task, *handoff_end_asleep, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
         *perf_counter, *publisher_deliver, *router_send, *serve, *serve_in_place, *sources, *timer_cancel,
-        *wake, *wake_with;
+        *caller_settle, *caller_settle_in, *wake, *wake_with;
 } bound;
 
 extern struct OfProcess {
@@ -146,12 +146,12 @@ extern struct OfMeta {
 } of_meta;
 
 extern struct OfTask {
-    Py_ssize_t abort_func, cancel_points, context, coro, mark, next_send_fn, schedule_points,
-        status;
+    Py_ssize_t abort_func, cancel_points, context, coro, mark, next_send, next_send_fn, runner,
+        schedule_points, status;
 } of_task;
 
 extern struct OfHandoff {
-    Py_ssize_t context, deferred, defers, hooks, queue, ready, root, steps;
+    Py_ssize_t context, deferred, defers, hooks, queue, ready, root, runner, steps;
 } of_handoff;
 
 extern struct OfClock {
@@ -173,12 +173,13 @@ extern struct OfOwned {
 extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
     router_of_publisher, state_of_handler, subscribers_of_event;
 
-extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls,
+extern PyObject *str_admit_waiters, *str_after_task_step, *str_append, *str_attempt_cancel,
+    *str_before_task_step, *str_calls, *str_task_scheduled,
     *str_do_deferred, *str_earlier, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_give, *str_handle_call,
     *str_handle_event, *str_is_asked_again_by, *str_is_seeded, *str_items, *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
-    *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_timers, *str_wait,
-    *str_waiters, *str_wake;
+    *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_timers, *str_undefer,
+    *str_wait, *str_waiters, *str_wake, *str_wake_caller;
 extern PyObject* zero;           /* 0.0 */
 extern PyObject* usual_timeout;  /* 5.0 */
 
@@ -334,6 +335,11 @@ PyObject* trace_verb(PyObject* module, PyObject* args);
 
 PyObject* short_cut(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
+/* callers.c */
+int settle(PyObject* caller, PyObject* value);
+PyObject* caller_settle(PyObject* caller, PyObject* const* args, Py_ssize_t count);
+PyObject* caller_settle_in(PyObject* caller, PyObject* const* args, Py_ssize_t count);
+
 /* inline_calls.c */
 PyObject* answer(PyObject* process, PyObject* caller, PyObject* request);
 int call_failed(PyObject* process, PyObject* caller);
@@ -347,6 +353,8 @@ PyObject* handoff_serve(PyObject* turns, PyObject* root);
 int is_beside_others(PyObject* turns);
 int may_step(PyObject* turns, PyObject* process, PyObject* task);
 int is_asked_again(PyObject* process, PyObject* task);
+int has_instruments(PyObject* turns);
+int list_woken(PyObject* turns, PyObject* woken, PyObject* task);
 int wake_by_root(PyObject* process, PyObject* task);
 int step(PyObject* turns, PyObject* task, PyObject* outer);
 int set_current(PyObject* turns, PyObject* task);

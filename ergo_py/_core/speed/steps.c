@@ -14,6 +14,17 @@ int is_asked_again(PyObject* process, PyObject* task) {
     return is_again;
 }
 
+/* Whether an instrument of trio watches the steps of tasks. Others watch the waits for I/O, as that of
+   a node with reader threads does. */
+int has_instruments(PyObject* turns) {
+    PyObject* hooks = SLOT(turns, of_handoff.hooks);
+    if (!PyDict_CheckExact(hooks)) return 1;
+    /* An error counts as one, too: there is none for strings. */
+    return PyDict_GET_SIZE(hooks) > 1 && (PyDict_Contains(hooks, str_task_scheduled) != 0 ||
+                                          PyDict_Contains(hooks, str_before_task_step) != 0 ||
+                                          PyDict_Contains(hooks, str_after_task_step) != 0);
+}
+
 /* turns.run_queue.size > 1 */
 int is_beside_others(PyObject* turns) {
     if (!Py_IS_TYPE(turns, bound.Handoff)) return 1; /* unknown */
@@ -23,15 +34,12 @@ int is_beside_others(PyObject* turns) {
 
 /* Handoff.may_step(process), for a process that sleeps and is called by the running task; and the
    `may_step` of Calls.call. 0 also where only Python can run the step: without direct hand-off, and
-   while trio has instruments. */
+   while an instrument of trio watches steps. */
 int may_step(PyObject* turns, PyObject* process, PyObject* task) {
     if (!Py_IS_TYPE(turns, bound.Handoff) || SLOT(turns, of_handoff.steps) != Py_False ||
         SLOT(turns, of_handoff.root) != Py_None)
         return 0;
-    PyObject *queue = SLOT(turns, of_handoff.queue), *hooks = SLOT(turns, of_handoff.hooks);
-    if (!Py_IS_TYPE(queue, bound.RunQueue) || !PyDict_CheckExact(hooks) ||
-        PyDict_GET_SIZE(hooks) > 1)
-        return 0;
+    if (!Py_IS_TYPE(SLOT(turns, of_handoff.queue), bound.RunQueue) || has_instruments(turns)) return 0;
     if (is_beside_others(turns) && (is_seeded() || !is_asked_again(process, task))) return 0;
     PyObject* mailbox = SLOT(process, of_process.mailbox);
     if (!PyObject_TypeCheck(mailbox, bound.Mailbox) ||
@@ -120,9 +128,19 @@ int step(PyObject* turns, PyObject* task, PyObject* outer) {
     return failed;
 }
 
-static int has_instruments(PyObject* turns) {
-    PyObject* hooks = SLOT(turns, of_handoff.hooks);
-    return !PyDict_CheckExact(hooks) || PyDict_GET_SIZE(hooks) > 1;
+/* The lines of Handoff.wake and Handoff.wake_caller that list an object with a sleeping task for the
+   root. 1 if that is done, 0 if Python has to wake the task, -1 with an error. */
+int list_woken(PyObject* turns, PyObject* woken, PyObject* task) {
+    if (SLOT(turns, of_handoff.root) == Py_None ||
+        PyObject_Size(SLOT(turns, of_handoff.ready)) >= IN_A_ROW || has_instruments(turns))
+        return 0;
+    PyObject* done = PyObject_CallMethodOneArg(SLOT(turns, of_handoff.ready), str_append, woken);
+    if (done == NULL) return -1;
+    Py_DECREF(done);
+    /* For trio any object means "scheduled". set_send() puts the function there if it is needed. */
+    slot_set(task, of_task.next_send_fn, bound.TRAP);
+    schedule(task);
+    return 1;
 }
 
 /* Handoff.end_asleep(task) */
@@ -147,17 +165,7 @@ int wake_by_root(PyObject* process, PyObject* task) {
     PyObject* router = SLOT(process, of_process.router);
     if (!PyObject_TypeCheck(router, bound.Router) || !is_on_loop(router)) return 0;
     PyObject* turns = SLOT(router, of_router.turns);
-    if (!Py_IS_TYPE(turns, bound.Handoff) || SLOT(turns, of_handoff.root) == Py_None ||
-        PyObject_Size(SLOT(turns, of_handoff.ready)) >= IN_A_ROW || has_instruments(turns))
-        return 0;
-    PyObject* done =
-        PyObject_CallMethodOneArg(SLOT(turns, of_handoff.ready), str_append, process);
-    if (done == NULL) return -1;
-    Py_DECREF(done);
-    /* For trio any object means "scheduled". set_send() puts the function there if it is needed. */
-    slot_set(task, of_task.next_send_fn, bound.TRAP);
-    schedule(task);
-    return 1;
+    return Py_IS_TYPE(turns, bound.Handoff) ? list_woken(turns, process, task) : 0;
 }
 
 /* Whether C can run the step of a woken object: of a process to which no sender waits for room. */

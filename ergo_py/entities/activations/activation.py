@@ -22,7 +22,7 @@ from ..stores.store import Row, Write
 from .changes import NO_CHANGES, Action, Changes
 from .commands import Commands
 from .deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire, Leave, Run
-from .held_output import BY_TRIO, HeldOutput
+from .held_output import HeldOutput
 from .outbox import Outbox
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ class Activation:
         shard, token = self.claim
         return Write(self.address, base, version, token, record.due(), encoded, shard)
 
-    def release(self, write: Write, turns: TrioTurns = BY_TRIO) -> None:
+    def release(self, write: Write, turns: TrioTurns | None = None) -> None:
         """Note that a version is stored, and let go all that waited for it."""
         self.due = write.due
         (self._output or self.output).release(write.version, turns)

@@ -3,7 +3,7 @@
 The rule: whatever leaves an entity waits for the version that the entity had when it was made.
 """
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -18,10 +18,7 @@ from .changes import Action
 if TYPE_CHECKING:
     from .activation import Activation
 
-__all__ = ["BY_TRIO", "HeldOutput"]
-
-BY_TRIO: Final = TrioTurns()
-"""The callers of a commit take their steps in turns of trio."""
+__all__ = ["HeldOutput"]
 
 
 class HeldOutput:
@@ -102,8 +99,10 @@ class HeldOutput:
         if self.error is not None:
             raise self.error
 
-    def release(self, version: int, turns: TrioTurns) -> None:
-        """Note that a version is stored, and let go all that waited for it."""
+    def release(self, version: int, turns: TrioTurns | None) -> None:
+        """Note that a version is stored, and let go all that waited for it: callers take their
+        steps in these turns, or in turns of trio.
+        """
         self.committed = version
         held = self._held
         if held is not None:
@@ -113,9 +112,9 @@ class HeldOutput:
             for made_in, caller, value, error in held:
                 if made_in > version:
                     break
-                if caller is None:
+                if caller is None or turns is None:
                     self._let_go(caller, value, error)
-                elif not caller.settle_in(turns, value, error):  # as _let_go(): most are answers
+                elif not caller.settle_in(turns, value, error):
                     self._note_late()
                 count += 1
             if count == len(held):

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from trio.lowlevel import checkpoint, current_task
+from trio.lowlevel import Task, checkpoint, current_task
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import PID, Custom, Killed, TargetDownError
@@ -159,6 +159,59 @@ async def test_an_abandoned_call_gets_no_error_when_it_is_not_admitted() -> None
     CallWaiter(call).settle(False)
 
     assert call.error is None
+
+
+class Scheduled(trio.abc.Instrument):
+    """Notes the tasks that trio schedules."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def task_scheduled(self, task: Task) -> None:
+        self.tasks.append(task)
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+@pytest.mark.parametrize("is_deferred", [False, True])
+async def test_callers_of_a_process_wake_in_the_order_of_their_answers(
+    nursery: trio.Nursery, is_deferred: bool, is_watched: bool
+) -> None:
+    calls: dict[int, TaskCaller] = {}
+    scopes: dict[int, trio.CancelScope] = {}
+    answers: list[object] = []
+
+    async def ask(number: int) -> None:
+        task = current_task()
+        calls[number] = TaskCaller(SENDER, number, "callee", "request", task, callee)
+        if is_deferred:
+            calls[number].defer(callee)
+        with trio.CancelScope() as scopes[number]:
+            await park_as(task, calls[number])
+            answers.append(calls[number].result())
+
+    async with running_node() as node:
+        callee = process_of(node, await node.spawn(Recorder))
+        for number in range(5):
+            nursery.start_soon(ask, number)
+        await wait_all_tasks_blocked()
+        scopes[4].cancel()
+        scheduled = Scheduled()
+        if is_watched:
+            trio.lowlevel.add_instrument(scheduled)
+        order = [2, 0, 3, 1]
+        settled = [calls[number].settle(f"answer {number}", None) for number in (*order, 0, 4)]
+        assert answers == []
+        await wait_all_tasks_blocked()
+        if is_watched:
+            trio.lowlevel.remove_instrument(scheduled)
+            woken = [task for task in scheduled.tasks if task in {calls[n].task for n in order}]
+            assert woken == [calls[number].task for number in order]
+        owed = callee.deferred
+
+    assert settled == [True, True, True, True, False, True]
+    assert sorted(map(str, answers)) == [f"answer {number}" for number in range(4)]
+    assert scopes[4].cancelled_caught
+    assert not owed
 
 
 async def test_a_root_runs_callers_in_its_own_turn(

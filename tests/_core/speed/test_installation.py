@@ -16,6 +16,7 @@ from ergo_py._core.messaging.calls import Calls
 from ergo_py._core.messaging.clock import Clock
 from ergo_py._core.messaging.publisher import Publisher
 from ergo_py._core.messaging.router import Router
+from ergo_py._core.messaging.waiters import TaskCaller
 from ergo_py._core.processes.message_loop import Turn
 from ergo_py._core.speed import installation
 from ergo_py._core.tables.mailbox import Mailbox
@@ -28,6 +29,8 @@ REPLACED: list[Any] = [
     Clock.arm_timer,
     Publisher.deliver,
     Router.send,
+    TaskCaller.settle,
+    TaskCaller.settle_in,
     Timer.cancel,
 ]
 

@@ -135,8 +135,18 @@ async def spawn_asleep(node: Node, count: int = 1, kind: type[Actor] = Does) -> 
     return pids
 
 
-async def test_a_woken_process_serves_in_its_own_task_and_context() -> None:
+class Waits(trio.abc.Instrument):
+    """Watches the waits for I/O, as a node with reader threads does."""
+
+    def after_io_wait(self, timeout: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+async def test_a_woken_process_serves_in_its_own_task_and_context(is_watched: bool) -> None:
     seen: list[Any] = []
+    if is_watched:
+        trio.lowlevel.add_instrument(Waits())
 
     def look(me: Any) -> None:
         state = process_of(node, me.pid).state
