@@ -10,6 +10,7 @@ from trio.lowlevel import Task
 from ..messaging.waiters import TaskCaller
 from ..runtime.parking import ENDED, TaskPlaceholder
 from ..tables.pending_calls import Callee, Caller
+from ..tables.pending_calls import awaited as awaited_by
 from ..vocabulary.envelopes import Envelope, kind_name
 from ..vocabulary.states import (
     HISTORY,
@@ -214,17 +215,34 @@ class Lifecycle(Addressee):
 
     def begin_wait_beside(self, awaited: Caller | Callee) -> None:
         """Record that a callback waits for room in a mailbox; or, at the end of a nursery, for a
-        task that waits for it or in a call.
+        task that waits for it or in a call. The threads of the others serve such waits one after
+        the other.
         """
-        if self.waiting is None:
+        self.own_turn().begin_wait_beside(awaited)
+        if self.own_wait() is None:
             self.waiting = cast("Process", awaited)
 
     def end_wait_beside(self, awaited: Caller | Callee) -> None:
-        """Record that this wait is over. Another wait of the callback may have replaced it
-        meanwhile.
+        """Record that this wait is over, and wait for the next. Another wait of the callback may
+        have replaced it meanwhile.
         """
-        if self.waiting is awaited:
-            self.waiting = None
+        following = self.turn.end_wait_beside(awaited)
+        if self.own_wait() is awaited:
+            self.waiting = cast("Process | None", following)
+            self._lend_threads()
+
+    def own_wait(self) -> object:
+        """The call or the process that its own callback waits for."""
+        return self.waiting
+
+    def _lend_threads(self) -> None:
+        """Have a callback that waits for this process, in the thread of a process that this one
+        waits for, serve the latter.
+        """
+        for process in awaited_by(cast("Process", self)):
+            group = getattr(process, "thread_group", None)
+            if group is not None:
+                group.lend()
 
     def waits_within_limit(self) -> bool:
         """Whether it waits in a call with a timeout."""

@@ -24,7 +24,7 @@ from ..runtime.cancel_scopes import CancelScopes, is_being_closed
 from ..runtime.parking import park, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, runs_callbacks
-from ..tables.pending_calls import Caller
+from ..tables.pending_calls import Callee, Caller
 from ..vocabulary.envelopes import (
     BATCH,
     CALL,
@@ -109,6 +109,7 @@ class Turn:
     __slots__ = (
         "abandonable",
         "batch",
+        "_beside",
         "handled",
         "handling",
         "published",
@@ -138,6 +139,23 @@ class Turn:
         """The relay between trio and the callbacks, which may ignore cancellation."""
         self.batch: Batch | None = None
         """The batch of the C extension; for `serve_in_place`."""
+        self._beside: list[Caller | Callee] | None = None
+        """The calls of tasks that the callback waits for at the end of a nursery, and the receivers
+        whose mailboxes have no room for the callback or these tasks.
+        """
+
+    def begin_wait_beside(self, awaited: "Caller | Callee") -> None:
+        """Note such a wait."""
+        if self._beside is None:
+            self._beside = []
+        self._beside.append(awaited)
+
+    def end_wait_beside(self, awaited: "Caller | Callee") -> "Caller | Callee | None":
+        """Note its end. Returns the next of the other waits."""
+        assert self._beside is not None
+        # The first of them: several tasks may wait for room in the same mailbox.
+        self._beside.remove(awaited)
+        return self._beside[0] if self._beside else None
 
     def begin(self, now: float) -> None:
         """Begin a turn."""

@@ -19,7 +19,7 @@ from ..runtime.bridge import Bridge, Parker, get_ident
 from ..runtime.dispatcher_threads import Job, Lender, ThreadGroup
 from ..runtime.thread_parent import RaiseCancel
 from ..tables.callbacks import Callbacks, check_plain, check_waiting
-from ..tables.pending_calls import Callee, Caller, awaited, ring_of
+from ..tables.pending_calls import Caller, awaited, ring_of
 from ..tables.verb_chain import Rank, VerbChain
 from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
 from ..vocabulary.envelopes import (
@@ -79,7 +79,7 @@ class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
     __slots__ = (
-        *("_beside", "_changed", "_hop", "_serves", "_waiting"),
+        *("_changed", "_hop", "_serves", "_waiting"),
         *("thread_group", "hopping", "hurries"),
     )
 
@@ -100,10 +100,6 @@ class DispatchedProcess(Process):
         """The callback without which a process that waits for this one waits forever."""
         self.thread_group: ThreadGroup | None = None
         self._waiting: Any = None
-        self._beside: tuple[Caller | Callee, ...] = ()
-        """The calls of tasks that the callback waits for at the end of a nursery, and the receivers
-        whose mailboxes have no room for the callback or these tasks.
-        """
         super().__init__(kernel, callbacks.with_asynchronous(self.hopping), options, parent)
         self.hurries = False
         """Whether the callback in the thread has sent a message with a priority. Sent to this same
@@ -145,25 +141,9 @@ class DispatchedProcess(Process):
             return False
         return group.lend_to(job)
 
-    def begin_wait_beside(self, awaited: Caller | Callee) -> None:
-        """Record that the callback waits for room in a mailbox, or for a task that waits for it or
-        in a call. The thread serves such waits one after the other.
-        """
-        if self._waiting is None:
-            self._beside = (awaited,)
-            self.waiting = awaited
-        else:
-            self._beside += (awaited,)
-
-    def end_wait_beside(self, awaited: Caller | Callee) -> None:
-        """Record that this wait is over. The thread serves the next."""
-        beside = list(self._beside)
-        # The first of them: several tasks may wait for room in the same mailbox.
-        beside.remove(awaited)
-        self._beside = tuple(beside)
-        if self._waiting is awaited:
-            first = self._beside[0] if self._beside else None
-            self.waiting = first
+    def own_wait(self) -> object:
+        """The call or the process that its own callback waits for."""
+        return self._waiting
 
     @property
     def job(self) -> Job | None:

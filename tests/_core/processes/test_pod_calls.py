@@ -268,6 +268,29 @@ async def test_tasks_of_a_callback_may_call_into_the_pod_at_the_same_time() -> N
         assert answers == [[], "through", []]
 
 
+@pytest.mark.parametrize("order", ["0", "00", "01", "0120"])
+async def test_tasks_of_a_process_between_may_call_into_the_pod_at_once(order: str) -> None:
+    threads: list[int] = []
+
+    async def ask_all(me: AsyncDoer) -> int:
+        async def note(pid: PID) -> None:
+            threads.append(await me.call(pid, its_thread, timeout=30))
+
+        async with trio.open_nursery() as nursery:
+            for index in order:
+                nursery.start_soon(note, others[int(index)])
+        return len(threads)
+
+    async with running_node() as node:
+        one, *others = await spawned(node, 4)
+        between = await node.spawn(AsyncDoer)
+        here = await node.call(one, its_thread)
+
+        assert await node.call(one, ask(between, last=ask_all), timeout=60) == len(order)
+
+        assert threads == [here] * len(order)
+
+
 async def test_a_killed_callee_in_the_pod_is_told_to_its_caller() -> None:
     waits = trio.Event()
 
