@@ -404,7 +404,9 @@ class Node(kernel_node.Node, TaskVerbs):
         """Read the options that are functions again (``log_level``, ``control``, ``allow`` of the
         network, ``permit`` of ``Observe``), call ``handle_reload`` of all processes that define it,
         and let servers read their certificates again: new connections get the new ones. Returns the
-        settings that could not be read, as text; the old ones stay in use.
+        settings that could not be read, as text; the old ones stay in use. A process that waits for
+        the reload in a callback is not called, and is among those returned: let it write
+        ``self.run_task(self.node.reload)``.
 
         Args:
             timeout: seconds within which each process has to answer.

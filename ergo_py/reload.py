@@ -5,6 +5,7 @@ certificates, while the node goes on.
 from typing import TYPE_CHECKING, Final
 
 import trio
+from trio.lowlevel import current_task
 
 from ._core.kernel import Kernel
 from ._core.metas.meta import Meta
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
 __all__ = ["reload"]
 
 _CALLBACK: Final = "handle_reload"
+_WAITS: Final = (
+    f"its {_CALLBACK} was not called: it waits for this reload, and could not answer before; a "
+    "callback writes `self.run_task(self.node.reload)`, which does not wait"
+)
 
 
 async def reload(kernel: Kernel, timeout: float) -> list[str]:
     """Read the settings of the node again, let servers read their certificates again, and call
     ``handle_reload`` of all processes that define it. Returns the settings that could not be read,
-    as text.
+    as text. A process that reloads its node in a callback is not asked, nor is one that waits for
+    it: neither can answer before the callback has returned.
     """
     check_number("timeout", timeout, least=0.0)
     failed = []
@@ -50,7 +56,7 @@ async def reload(kernel: Kernel, timeout: float) -> list[str]:
     ]
 
     async def ask(process: Process) -> None:
-        name = f"{process.name or process.callbacks.behaviour} {process.id}"
+        name = _named(process)
         sender: PID = kernel.pid
         try:
             # Behind the messages that wait: between two messages, and in the order of sending.
@@ -64,11 +70,21 @@ async def reload(kernel: Kernel, timeout: float) -> list[str]:
         except Exception as error:  # handle_reload raised, any error
             failed.append(f"{name}: {type(error).__qualname__}: {text_of(error)}")
 
+    task, processes = current_task(), list(processes_of(kernel.router).values())
+    waiting = [each for each in processes if each.works_in(task) or each.waits_for_task(task)]
     async with trio.open_nursery() as nursery:
-        for process in list(processes_of(kernel.router).values()):
-            if _CALLBACK in process.callbacks.defined:
+        for process in processes:
+            if _CALLBACK not in process.callbacks.defined:
+                continue
+            if any(each is process or kernel.router.ring_closed(each, process) for each in waiting):
+                failed.append(f"{_named(process)}: {_WAITS}")
+            else:
                 nursery.start_soon(ask, process)
     return failed
+
+
+def _named(process: Process) -> str:
+    return f"{process.name or process.callbacks.behaviour} {process.id}"
 
 
 async def _reload(process: Process, caller: Caller) -> None:

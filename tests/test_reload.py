@@ -103,6 +103,54 @@ async def test_a_process_that_ends_or_takes_too_long_delays_a_reload_for_a_bound
             await node.reload(timeout=-1)
 
 
+class Reloader(Setting):
+    """Reloads its node in a callback, lets another process do so, or a task."""
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        match request:
+            case "here":
+                return await self.node.reload(timeout=60)
+            case "below":
+                found: list[list[str]] = []
+
+                async def reload() -> None:
+                    found.append(await self.node.reload(timeout=60))
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(reload)
+                return found[0]
+            case "task":
+                self.run_task(self.node.reload)
+                return None
+            case "seen":
+                return list(self.seen)
+            case other:
+                return await self.call(other, "here", timeout=None)
+
+
+async def test_a_reload_does_not_wait_for_the_processes_that_wait_for_it() -> None:
+    async with running_node() as node:
+        one, two = [await node.spawn(Reloader, name=name) for name in ("one", "two")]
+        other = await node.spawn(Setting)
+
+        async def names(request: object) -> list[str]:
+            with trio.fail_after(30):
+                failed = await node.call(one, request, timeout=None)
+            assert all("self.run_task(self.node.reload)" in text for text in failed)
+            return sorted(text.split()[0] for text in failed)
+
+        assert await names("here") == ["one"]
+        assert await names("below") == ["one"]
+        assert await names(two) == ["one", "two"]  # the first waits for the second
+        assert await node.call(two, "seen") == ["reload"] * 2
+        await node.call(one, "task")
+        with trio.fail_after(30):
+            while await node.call(one, "seen") != ["reload"]:
+                await trio.lowlevel.checkpoint()
+            while await node.call(other, "seen") != ["reload"] * 4:
+                await trio.lowlevel.checkpoint()
+
+
 async def test_a_reload_brings_a_new_certificate_unless_it_is_bad(
     tmp_path: Path,
 ) -> None:
