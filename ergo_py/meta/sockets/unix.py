@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, Self, Unpack
 
@@ -193,16 +194,29 @@ class UnixServer(Listener):
     def _address(self, sock: socket.socket) -> str:
         return _shown(sock.getsockname())
 
-    async def terminate(self, reason: Reason) -> None:
-        """Remove the file, and end as any server does. The file of a shared socket stays for those
-        that hold the socket, too: a restarted server, or the next version of this program.
+    def _wake_acceptor(self) -> None:
+        """Free the path as a TCP server frees its port: the next program may listen while this
+        server still serves its connections.
         """
+        with suppress(OSError):  # `terminate` tries again, and reports the error
+            self._remove_file()
+        super()._wake_acceptor()
+
+    async def terminate(self, reason: Reason) -> None:
+        """Remove the file, and end as any server does."""
         try:
-            made = None if self._is_shared else self._made
-            if made is not None and _identity(self._path) == made:
-                os.unlink(self._path)
+            self._remove_file()
         finally:
             await super().terminate(reason)
+
+    def _remove_file(self) -> None:
+        """Remove the file of the server. The file of a shared socket stays for those that hold the
+        socket, too: a restarted server, or the next version of this program.
+        """
+        if self._made is not None and not self._is_shared:
+            if _identity(self._path) == self._made:
+                os.unlink(self._path)
+            self._made = None  # the file of the next program may have the same number
 
 
 def _read_options(

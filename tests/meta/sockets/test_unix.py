@@ -6,13 +6,14 @@ import os
 import socket
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import BadInputError, InitError
+from ergo_py import BadInputError, Drain, InitError
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.messages import TCPConnected, TCPSend
 from ergo_py.meta.sockets.unix import UnixConnection, UnixServer, _chmod_held
@@ -268,6 +269,31 @@ async def test_a_file_that_another_server_made_meanwhile_is_not_removed(
             await until(lambda: node.metas() == [])
 
             assert path.exists()
+
+
+async def test_a_draining_server_leaves_its_path_to_the_next(
+    reader: ReaderKind, tmp_path: Path
+) -> None:
+    path = tmp_path / "here.sock"
+    async with wired_node() as node:
+        mail = Mail()
+        owner = await node.spawn(Ear, mail, echo)
+        drained = await spawn_meta(node, owner, UnixServer(path, reader=reader))
+        async with await trio.open_unix_socket(path) as old, trio.open_nursery() as nursery:
+            await mail.wait_for(TCPConnected)
+            nursery.start_soon(partial(node.call, drained, Drain(60.0), timeout=None))
+            await until(lambda: not path.exists())
+            await spawn_meta(node, owner, UnixServer(path, reader=reader))
+
+            async with await trio.open_unix_socket(path) as new:
+                for stream in (old, new):
+                    await stream.send_all(b"x")
+                    assert await stream.receive_some() == b"x"
+            await old.aclose()
+        node.send_exit(drained)
+        await until(lambda: len(node.metas()) == 1)
+
+        assert path.exists()  # of the server that has come later
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names that are no files")
