@@ -120,6 +120,8 @@ class TLSFiles:
                 raise ssl.SSLError(
                     error.errno, f"there are no certificates in {self.authorities}, as PEM"
                 ) from error
+            except OSError as error:
+                raise _naming(error, self.authorities) from None
         elif not server_side:
             context.load_default_certs()
         if self.revoked is not None:
@@ -142,6 +144,8 @@ class TLSFiles:
             raise ssl.SSLError(
                 error.errno, f"there is no list of revoked certificates in {revoked}, as PEM"
             ) from error
+        except OSError as error:
+            raise _naming(error, revoked) from None
         if context.cert_store_stats()["crl"] == before:
             raise ssl.SSLError(f"there is no list of revoked certificates in {revoked}, as PEM")
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
@@ -168,6 +172,8 @@ class TLSFiles:
             else:
                 text = f"there is no certificate in {certificate}, or no key in {key}, both as PEM"
             raise ssl.SSLError(error.errno, text) from error
+        except OSError as error:
+            raise _naming(error, certificate, key) from None
 
 
 class TLSContexts:
@@ -264,10 +270,22 @@ _ASKED: Final = "_name_asked_for"
 
 
 def _stamp(files: TLSFiles) -> object:
+    """Changes with the content of the files, and with who may read them: a program that renews
+    certificates perhaps writes a key first, and gives it to the user of the server later.
+    """
     return [
-        (status.st_mtime_ns, status.st_size, status.st_ino)
+        (
+            *(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino),
+            *(status.st_mode, status.st_uid, status.st_gid),
+        )
         for status in map(os.stat, files.paths())
     ]
+
+
+def _naming(error: OSError, *paths: Path) -> OSError:
+    """The error with the paths, one of which cannot be read: OpenSSL does not say which."""
+    names = " or ".join(dict.fromkeys(map(str, paths)))
+    return OSError(error.errno, f"{error.strerror}: {names}")
 
 
 class _Records:

@@ -852,6 +852,49 @@ def test_errors_about_files_contain_their_names(tmp_path: Path) -> None:
         TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "other.key").context(server_side=True)
     with pytest.raises(ssl.SSLError, match=r"no certificates in .*cut\.pem"):
         TLSFiles(authorities=cut).context(server_side=False)
+    there, gone = CERTIFICATES / "server.pem", tmp_path / "gone.pem"
+    for missing in (
+        TLSFiles(there, gone),
+        TLSFiles(gone),
+        TLSFiles(authorities=gone),
+        TLSFiles(authorities=there, revoked=gone),
+    ):
+        with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*gone\.pem"):
+            missing.context(server_side=True)
+
+
+def test_a_key_that_becomes_readable_later_is_read_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
+    for path in (certificate, key):
+        path.write_bytes((CERTIFICATES / path.name).read_bytes())
+    contexts = TLSContexts(TLSFiles(certificate, key), server_side=True)
+    complaints: list[str] = []
+    load = TLSFiles.context
+
+    def load_readable(files: TLSFiles, server_side: bool) -> ssl.SSLContext:
+        # Root may read each file: the test refuses it as the system would for another user.
+        if not key.stat().st_mode & 0o400:
+            raise PermissionError(13, "Permission denied")
+        return load(files, server_side)
+
+    def ask() -> ssl.SSLContext:
+        return contexts.current(lambda error: complaints.append(str(error)))
+
+    monkeypatch.setattr(TLSFiles, "context", load_readable)
+    old = ask()
+    renewed = tmp_path / "renewed"
+    renewed.write_bytes(key.read_bytes())
+    renewed.chmod(0)
+    renewed.rename(key)
+
+    assert ask() is old
+    assert ask() is old
+    assert len(complaints) == 1
+    key.chmod(0o600)
+    assert ask() is not old
+    assert len(complaints) == 1
 
 
 def test_unreadable_files_are_logged_once_and_read_again_after_a_change(
