@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, BadInputError, Caller, MetaProcess
+from ergo_py import PID, Actor, BadInputError, Caller, MetaProcess
 from ergo_py.meta import TCPServer, TLSFiles
 from ergo_py.network import NotPermittedError
 from ergo_py.observe import Observe
@@ -120,12 +120,13 @@ class Reloader(Setting):
                     nursery.start_soon(reload)
                 return found[0]
             case "task":
-                self.run_task(self.node.reload)
+                _ = self.run_task(self.node.reload)
                 return None
             case "seen":
                 return list(self.seen)
-            case other:
+            case PID() as other:
                 return await self.call(other, "here", timeout=None)
+        raise AssertionError(request)
 
 
 async def test_a_reload_does_not_wait_for_the_processes_that_wait_for_it() -> None:
