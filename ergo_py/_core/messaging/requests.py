@@ -4,6 +4,7 @@ The answer to a process or a meta-process comes to its ``handle_response``; both
 that they have open. The answer to a thread, or to an event loop other than the node's, is a future.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -122,9 +123,27 @@ class _FutureCaller(Caller):
         try:
             value = self.result()
         except BaseException as error:
-            self.future.set_exception(error)
+            self.future.set_exception(_for_a_future(error))
         else:
             self.future.set_result(value)
+
+
+def _for_a_future(error: BaseException) -> BaseException:
+    """The exception itself, unless a future of asyncio refuses it, or a waiting task would take it
+    for its own cancellation.
+    """
+    from concurrent.futures import CancelledError  # noqa: PLC0415 - as above
+
+    of_asyncio = getattr(sys.modules.get("asyncio"), "CancelledError", CancelledError)
+    if not isinstance(error, (StopIteration, CancelledError, of_asyncio)):
+        return error
+    try:
+        raise RuntimeError(
+            f"the answer is the exception {error!r}, which a future cannot pass on; let the callee "
+            "raise another exception"
+        ) from error
+    except RuntimeError as wrapped:
+        return wrapped
 
 
 def ask(
