@@ -25,7 +25,8 @@ import trio
 
 from .._core.node_lifecycle import NodeKeywords
 from .._core.runtime.bridge import Parker, wait_in_slices
-from .._core.vocabulary.errors import NodeStoppedError
+from .._core.runtime.dispatcher_threads import job_here
+from .._core.vocabulary.errors import NodeStoppedError, NotAllowedError
 from .._core.vocabulary.info import ExitReport
 from ..node import Node
 from ..node import open_node as open_async_node
@@ -45,6 +46,8 @@ class OwnedNode(BlockingNode):
         self._over = threading.Event()
         self._is_unwanted = False
         self._exit: SystemExit | None = None
+        self._is_forgotten = True
+        """Whether the program has not closed the node."""
         self._thread = threading.Thread(
             target=self._run, args=(name, options), name=f"ergo-loop {name}", daemon=True
         )
@@ -81,16 +84,32 @@ class OwnedNode(BlockingNode):
 
         ``SystemExit`` of a callback, which stops the node, is raised here: it is meant for the
         program. Closing again has no effect.
+
+        Raises:
+            NotAllowedError: this is the thread of the loop or of a callback, for which the node
+                would wait: write ``node.stop_soon()`` there.
         """
-        _open.discard(self)
+        if not self._over.is_set():
+            self._refuse_own_threads()
+        self._is_forgotten = False
         self._ask_to_stop()
         if not wait_in_slices(self._is_over, timeout):
             return None
         self._thread.join()
+        _open.discard(self)
         exit, self._exit = self._exit, None
         if exit is not None:
             raise exit
         return self._subject.exit_report
+
+    def _refuse_own_threads(self) -> None:
+        bridge = self._kernel.router.bridge
+        bridge.refuse_on_loop("close()", "`node.stop_soon()`")
+        if job_here(bridge) is not None:
+            raise NotAllowedError(
+                "close() would wait for the callback that calls it; write `node.stop_soon()` "
+                "instead"
+            )
 
     def _ask_to_stop(self) -> None:
         try:
@@ -141,13 +160,14 @@ class OwnedNode(BlockingNode):
 
 
 _open: Final[WeakSet[OwnedNode]] = WeakSet()
+"""The nodes that are not down, also after a close that took longer than its time limit."""
 
 
 def _close_forgotten() -> None:
     """At interpreter exit: stop all unclosed nodes gracefully, within a few seconds. Their daemon
     threads would not keep the interpreter alive.
     """
-    forgotten = tuple(_open)
+    forgotten = [node for node in tuple(_open) if node._is_forgotten]
     for node in forgotten:
         node._ask_to_stop()
     end = monotonic() + _AT_EXIT

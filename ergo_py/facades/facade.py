@@ -11,6 +11,7 @@ import trio
 
 from .._core.kernel import Kernel
 from .._core.runtime.bridge import Parker
+from .._core.runtime.detached_task import is_cut_off
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.hints import did_you_mean
 from .rows import Row
@@ -71,13 +72,18 @@ class Blocking(Facade):
         scope = trio.CancelScope()
 
         async def job() -> None:
-            with scope:
-                parker.settle(await outcome.acapture(function))
-            if scope.cancel_called:
-                abandon()
-            # Has an effect only without a result: if the waiting thread cancelled the scope, it no
-            # longer waits; if the node ended, it gets this error.
-            parker.settle(outcome.Error(NodeStoppedError(self._kernel.pid.node)))
+            try:
+                with scope:
+                    result = await outcome.acapture(function)
+                    if isinstance(result, outcome.Error) and is_cut_off(result.error):
+                        result.unwrap()  # for trio
+                    parker.settle(result)
+            finally:
+                if scope.cancel_called:
+                    abandon()
+                # Has an effect only without a result: if the waiting thread cancelled the scope, it
+                # no longer waits; if the node ended, it gets this error.
+                parker.settle(outcome.Error(NodeStoppedError(self._kernel.pid.node)))
 
         def abandon() -> None:
             """The thread waits no longer: undo the verb."""

@@ -9,6 +9,7 @@ import outcome
 import trio
 
 from .._core.kernel import Kernel
+from .._core.runtime.detached_task import is_cut_off
 from .._core.vocabulary.errors import NodeStoppedError
 
 __all__ = ["TrioTask"]
@@ -75,9 +76,9 @@ class TrioTask(Generic[T]):
                     result = await self._function()
                     self._results.append(result)
                     self._tell(outcome.Value(result))
-                except (trio.Cancelled, GeneratorExit):
-                    raise
                 except BaseException as error:
+                    if is_cut_off(error):
+                        raise
                     self._tell(outcome.Error(error))
         finally:
             # Has an effect only without a result: the node has ended, or no task waits any more.

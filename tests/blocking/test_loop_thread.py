@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from ergo_py import (
+    LOOP,
     NO_REPLY,
     Actor,
     Application,
@@ -33,6 +34,7 @@ from ergo_py import (
     Reject,
     Shutdown,
     TargetDownError,
+    Threads,
 )
 from ergo_py._core.runtime.bridge import Parker
 from ergo_py._core.vocabulary.errors import ChildUnknownError
@@ -280,6 +282,53 @@ def test_a_wait_in_progress_ends_with_the_node() -> None:
     assert ended["ask"] in (TargetDownError, NodeStoppedError)
 
 
+@pytest.mark.parametrize("with_a_nursery", [False, True])
+def test_a_function_that_runs_as_its_node_closes_ends_with_a_teaching_error(
+    with_a_nursery: bool,
+) -> None:
+    begun = threading.Event()
+    errors: list[BaseException] = []
+
+    async def wait(_: Node) -> None:
+        begun.set()
+        if not with_a_nursery:
+            await trio.sleep_forever()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
+
+    def run() -> None:
+        try:
+            node.run(wait)
+        except BaseException as error:
+            errors.append(error)
+
+    with quiet_node() as node:
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert begun.wait(20)
+    thread.join(20)
+
+    assert [type(error) for error in errors] == [NodeStoppedError]
+
+
+@pytest.mark.parametrize("dispatcher", [LOOP, Threads()], ids=str)
+def test_a_callback_that_closes_its_node_is_refused(dispatcher: Any) -> None:
+    class Closing(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> Any:
+            try:
+                node.close()
+            except NotAllowedError as error:
+                return str(error)
+
+    with quiet_node() as node:
+        answer = node.call(node.spawn(Closing, dispatcher=dispatcher), "close", timeout=30)
+        assert node.info().processes == 1
+
+    assert answer.endswith("write `node.stop_soon()` instead")
+    assert answer.startswith("close() would ")
+
+
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
     """A shell that runs the tests in the background has Ctrl-C ignored."""
@@ -447,6 +496,7 @@ def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes
 
 FORKS = """
 import os
+import threading
 from ergo_py import blocking
 from ergo_py.blocking import open_node
 
@@ -466,6 +516,17 @@ with open_node("forking@localhost", log_output="none", watchdog=None) as node:
         raise SystemExit(8)
     statuses = [copy(forget), copy(close)]
     assert node.processes() == []
+    begun, enough = threading.Event(), threading.Event()
+    def block(_):
+        begun.set()
+        enough.wait(90)
+    blocking_loop = threading.Thread(target=node.run, args=(block,))
+    blocking_loop.start()
+    begun.wait(90)
+    assert node.close(timeout=0.01) is None  # the copies have no thread that ends the node
+    statuses += [copy(forget), copy(close)]
+    enough.set()
+    blocking_loop.join(90)
 print(statuses, flush=True)
 """
 
@@ -479,7 +540,7 @@ def test_a_forked_copy_neither_waits_for_the_node_nor_ends_it() -> None:
         check=False,
     )
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[7, 8]\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[7, 8, 7, 8]\n", "")
 
 
 def test_a_closed_node_is_not_in_the_list_of_open_nodes() -> None:
