@@ -1,14 +1,16 @@
 """`open_node`: a node for asyncio code, whose loop runs in its own thread."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, NoReturn, TypeVar, Unpack
 
 import outcome
 
 from .._core.node_lifecycle import NodeKeywords
+from .._core.runtime.bridge import Thread
 from .._core.vocabulary.errors import NotAllowedError
 from .._core.vocabulary.info import ExitReport
 from ..blocking.loop_thread import OwnedNode
@@ -52,7 +54,7 @@ class OpenNode:
             raise NotAllowedError(
                 "this open_node(...) was entered before; call open_node again for another node"
             )
-        opening = asyncio.to_thread(partial(open_blocking_node, self._name, **self._options))
+        opening = partial(open_blocking_node, self._name, **self._options)
         try:
             self._owned = await _to_its_end(opening, self._keep)
         except asyncio.CancelledError:
@@ -78,24 +80,34 @@ class OpenNode:
 
     async def _close(self) -> None:
         if self._owned is not None:
-            # Captured: asyncio would end the program by a SystemExit of a further task, and cancel
-            # the task of the block.
-            closing = asyncio.to_thread(outcome.capture, self._owned.close)
-            (await _to_its_end(closing, lambda _: None)).unwrap()
+            await _to_its_end(self._owned.close, lambda _: None)
 
 
-async def _to_its_end(work: Awaitable[T], keep: Any) -> T:
-    """Wait for work that must not be interrupted. A cancellation is raised afterwards."""
-    task = asyncio.ensure_future(work)
+async def _to_its_end(work: Callable[[], T], keep: Callable[[T], object]) -> T:
+    """Run a function that must not be interrupted. A cancellation is raised afterwards.
+
+    The function has a thread of its own: all threads of asyncio's executor may wait for the node.
+    The future belongs to no task: at its end asyncio cancels all tasks, and a SystemExit of another
+    task would end the program before the block has ended.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[outcome.Outcome[T]] = loop.create_future()
+
+    def run() -> None:
+        result = outcome.capture(work)
+        with suppress(RuntimeError):  # asyncio's loop is closed
+            loop.call_soon_threadsafe(future.set_result, result)
+
+    thread = Thread(target=run, name="ergo-aio", daemon=True)
+    thread.start()
     cancellation: asyncio.CancelledError | None = None
-    while not task.done():
+    while not future.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.shield(future)
         except asyncio.CancelledError as error:
             cancellation = error
-        except BaseException:
-            break  # the failure of the work, raised below
-    result = task.result()
+    thread.join()
+    result = future.result().unwrap()
     keep(result)
     if cancellation is not None:
         raise cancellation

@@ -1,19 +1,23 @@
 """A node inside an asyncio program: its verbs, cancellation, context variables, and its end."""
 
 import asyncio
+import concurrent.futures
 import gc
 import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
 from ergo_py import (
+    NO_REPLY,
     Actor,
     BadInputError,
     Caller,
@@ -28,9 +32,11 @@ from ergo_py import (
     Request,
     Shutdown,
     TargetDownError,
+    blocking,
 )
 from ergo_py.aio import AsyncioNode, handle, open_node
-from ergo_py.meta import Apply, AsyncioCalls
+from ergo_py.blocking.loop_thread import OwnedNode
+from ergo_py.meta import Apply, AsyncioCalls, Invoke
 from ergo_py.streams import PartStream
 from tests.actors import Failed
 from tests.support import running_node
@@ -64,6 +70,9 @@ class Counter(Actor):
                 await trio.sleep_forever()
             case "crash":
                 raise Failed("as asked")
+            case BaseException() as error:
+                self.reply_error(caller, error)
+                return NO_REPLY
         return None
 
     async def parts(self) -> AsyncIterator[int]:
@@ -149,6 +158,39 @@ async def test_errors_are_raised_in_the_waiting_task(node: AsyncioNode) -> None:
 async def test_many_calls_wait_at_once(node: AsyncioNode) -> None:
     counter = await node.spawn(Counter, 7)
     assert await asyncio.gather(*(node.call(counter, Total()) for _ in range(50))) == [7] * 50
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [concurrent.futures.CancelledError("no"), asyncio.CancelledError("no")],
+    ids=["of threads", "of asyncio"],
+)
+def test_an_answer_that_looks_like_a_cancellation_is_raised_as_a_cause(
+    answer: BaseException,
+) -> None:
+    @on_asyncio
+    async def check(node: AsyncioNode) -> None:
+        counter = await node.spawn(Counter)
+        with pytest.raises(RuntimeError, match="let the callee raise another") as caught:
+            await node.call(counter, answer, timeout=20)
+        assert caught.value.__cause__ is answer
+
+    check()
+
+
+@on_asyncio
+async def test_an_answer_that_a_future_refuses_is_raised_as_a_cause(node: AsyncioNode) -> None:
+    class Owner(Actor):
+        async def init(self) -> None:
+            self.calls = await self.spawn_meta(AsyncioCalls(iter([])))
+
+        def handle_call(self, request: Any, caller: Caller) -> Any:
+            return self.calls
+
+    calls = await node.call(await node.spawn(Owner), "calls")
+    with pytest.raises(RuntimeError, match="let the callee raise another") as caught:
+        await node.call(calls, Invoke("__next__"), timeout=20)
+    assert isinstance(caught.value.__cause__, StopIteration)
 
 
 class Nobodys(Actor):
@@ -391,6 +433,76 @@ def test_a_node_that_stops_by_itself_answers_the_waiting_tasks() -> None:
     first, second = asyncio.run(main(), debug=True)
     assert isinstance(first, TargetDownError)
     assert isinstance(second, NodeStoppedError)
+
+
+def test_a_function_that_runs_as_its_node_closes_ends_with_a_teaching_error() -> None:
+    async def wait_in_a_nursery(begun: threading.Event, _node: Any) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            begun.set()
+            await trio.sleep_forever()
+
+    async def main() -> Any:
+        begun = threading.Event()
+        async with open_node(log_output="none") as node:
+            running = asyncio.create_task(node.run(partial(wait_in_a_nursery, begun)))
+            assert await asyncio.to_thread(begun.wait, 20)
+        return await asyncio.gather(running, return_exceptions=True)
+
+    (error,) = asyncio.run(main(), debug=True)
+    assert isinstance(error, NodeStoppedError)
+
+
+def test_asyncio_that_ends_while_a_task_opens_a_node_leaves_no_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+    opened: list[OwnedNode] = []
+
+    def open_slowly(name: str, **options: Any) -> OwnedNode:
+        begun.set()
+        assert cancelled.wait(20)
+        opened.append(blocking.open_node(name, **options))
+        return opened[0]
+
+    async def use() -> None:
+        async with open_node(log_output="none"):
+            raise AssertionError("the block was cancelled before it was entered")
+
+    async def see_the_end() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    async def main() -> None:
+        tasks.extend(asyncio.create_task(each()) for each in (use, see_the_end))
+        await asyncio.to_thread(begun.wait, 20)
+
+    tasks: list[asyncio.Task[None]] = []
+    monkeypatch.setattr("ergo_py.aio.context.open_blocking_node", open_slowly)
+    asyncio.run(main())
+
+    assert [task.cancelled() for task in tasks] == [True, True]
+    assert opened[0].exit_report is not None
+
+
+def test_a_block_ends_while_all_threads_of_the_executor_wait_for_its_node() -> None:
+    async def main() -> Any:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with open_node(log_output="none") as node:
+            plain = blocking.handle(await node.run(lambda inner: inner))
+            waiting = asyncio.create_task(
+                asyncio.to_thread(plain.wait_ended, await node.spawn(Counter))
+            )
+            await asyncio.sleep(0)
+        return await waiting
+
+    async def limited() -> Any:
+        async with asyncio.timeout(60):
+            return await main()
+
+    assert asyncio.run(limited()) == Shutdown()
 
 
 def test_a_cancelled_block_opens_and_closes_its_node_completely() -> None:
