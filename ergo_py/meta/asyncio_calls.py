@@ -53,7 +53,8 @@ class AsyncioCalls(MetaProcess):
         factory: makes the object instead, on the loop; plain or async. If it raises, ``spawn_meta``
             raises the error.
         close: called with the object, on the loop, at the end; plain or async. By default
-            ``aclose()`` or ``close()`` of an object that ``factory`` made.
+            ``aclose()`` or ``close()`` of an object that ``factory`` made. If it raises, the
+            exception is logged.
         at_once: how many calls may be in progress before further calls wait in the mailbox.
         loop_factory: makes the loop; by default uvloop's, where uvloop is installed.
 
@@ -78,7 +79,8 @@ class AsyncioCalls(MetaProcess):
                 target,
                 "an object, or factory=function that makes the object; not both",
             )
-        for name, function in (("factory", factory), ("loop_factory", loop_factory)):
+        given = (("factory", factory), ("close", close), ("loop_factory", loop_factory))
+        for name, function in given:
             if function is not None and not callable(function):
                 raise BadInputError(name, function, "a function")
         check_number("at_once", at_once, least=1, whole=True)

@@ -162,7 +162,17 @@ class LoopThread(MetaProcess):
             await self._end_tasks()
         finally:
             if self._close is not None:
-                await _result_of(self._close, self._target)
+                await self._close_target(self._close)
+
+    async def _close_target(self, close: Callable[[Any], Any]) -> None:
+        try:
+            await _result_of(close, self._target)
+        except Exception as error:
+            self.log.warning(
+                "the object of an asyncio loop was not closed: its close function failed",
+                object=type(self._target).__qualname__,
+                exception=Crashed(error).traceback,
+            )
 
     def _heed_stop(self, is_kill: bool) -> None:
         if self._making is not None:

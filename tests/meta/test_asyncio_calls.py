@@ -215,6 +215,27 @@ async def test_a_factory_makes_the_object_on_the_loop_and_the_end_closes_it(is_a
     assert thread != threading.get_ident()
 
 
+class Unclosable:
+    async def aclose(self) -> None:
+        raise OSError("not flushed")
+
+
+def refuse_to_close(_target: object) -> None:
+    raise OSError("not flushed")
+
+
+@pytest.mark.parametrize("close", [None, refuse_to_close])
+async def test_an_object_that_fails_to_close_is_logged(
+    close: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with owning(log_output="stdlib") as own:
+        await own.spawn(AsyncioCalls(factory=Unclosable, close=close))
+    told = [each for each in caplog.records if "its close function failed" in each.getMessage()]
+    assert [record.levelname for record in told] == ["WARNING"]
+    assert "OSError: not flushed" in told[0].getMessage()
+    assert "Unclosable" in told[0].getMessage()
+
+
 async def test_an_exception_of_the_factory_fails_the_spawn() -> None:
     async def make() -> None:
         raise OSError("no such server")
@@ -255,6 +276,7 @@ async def test_the_loop_of_a_factory_is_used() -> None:
         {},
         {"target": 1, "factory": int},
         {"factory": 3},
+        {"factory": int, "close": "aclose"},
         {"target": 1, "at_once": 0},
         {"target": 1, "loop_factory": "uvloop"},
     ],
