@@ -86,7 +86,8 @@ class _Interrupts:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._is_held:
+        # A callback may have set a handler of the program meanwhile.
+        if self._is_held and signal.getsignal(signal.SIGINT) == self._stop:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

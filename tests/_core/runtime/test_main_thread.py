@@ -242,6 +242,23 @@ def test_a_handler_of_the_program_keeps_ctrl_c(node: OwnedNode) -> None:
     assert log == [("init", HERE), "went on", (Shutdown(), HERE)]
 
 
+def test_a_handler_that_a_callback_sets_stays(node: OwnedNode) -> None:
+    def own(_number: int, _frame: Any) -> None:
+        pass
+
+    class Setting(Actor):
+        def init(self) -> None:
+            signal.signal(signal.SIGINT, own)
+            self.node.stop()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        node.run_main(lambda inside: inside.spawn(Setting, dispatcher=MAIN))
+        assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_an_init_that_fails_in_the_main_thread_is_told(node: OwnedNode) -> None:
     class Broken(Doer):
         def init(self) -> None:
