@@ -436,16 +436,17 @@ def test_a_node_that_stops_by_itself_answers_the_waiting_tasks() -> None:
 
 
 def test_a_function_that_runs_as_its_node_closes_ends_with_a_teaching_error() -> None:
-    async def wait_in_a_nursery(begun: threading.Event, _node: Any) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            begun.set()
+    async def wait(begun: threading.Event, _node: Any) -> None:
+        begun.set()
+        try:
             await trio.sleep_forever()
+        except trio.Cancelled as cancelled:
+            raise BaseExceptionGroup("as of a nursery", [cancelled]) from None
 
     async def main() -> Any:
         begun = threading.Event()
         async with open_node(log_output="none") as node:
-            running = asyncio.create_task(node.run(partial(wait_in_a_nursery, begun)))
+            running = asyncio.create_task(node.run(partial(wait, begun)))
             assert await asyncio.to_thread(begun.wait, 20)
         return await asyncio.gather(running, return_exceptions=True)
 

@@ -282,20 +282,21 @@ def test_a_wait_in_progress_ends_with_the_node() -> None:
     assert ended["ask"] in (TargetDownError, NodeStoppedError)
 
 
-@pytest.mark.parametrize("with_a_nursery", [False, True])
+@pytest.mark.parametrize("in_a_group", [False, True])
 def test_a_function_that_runs_as_its_node_closes_ends_with_a_teaching_error(
-    with_a_nursery: bool,
+    in_a_group: bool,
 ) -> None:
     begun = threading.Event()
     errors: list[BaseException] = []
 
     async def wait(_: Node) -> None:
         begun.set()
-        if not with_a_nursery:
+        try:
             await trio.sleep_forever()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            await trio.sleep_forever()
+        except trio.Cancelled as cancelled:
+            if in_a_group:
+                raise BaseExceptionGroup("as of a nursery", [cancelled]) from None
+            raise
 
     def run() -> None:
         try:
