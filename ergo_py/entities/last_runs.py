@@ -30,7 +30,10 @@ class LastRuns(Entity[SettledRuns]):
         match request:
             case NoteRuns(noted):
                 for name, moment in noted.items():
-                    moments[name] = max(moment, moments.get(name, moment))
+                    if moment is None:
+                        moments.pop(name, None)
+                    else:  # also an earlier one: the clock may have been wrong
+                        moments[name] = moment
                 return None
             case KnownRuns():
                 return dict(moments)

@@ -10,9 +10,9 @@ __all__ = ["KnownRuns", "NoteRuns"]
 
 @dataclass(frozen=True, slots=True)
 class NoteRuns(Request[None]):
-    """Keep the moments up to which the runs of jobs are settled."""
+    """Keep the moments up to which the runs of jobs are settled; forget a job with None."""
 
-    moments: Mapping[str, float]
+    moments: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`Scheduler`: an actor that runs jobs at times of the calendar."""
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -8,8 +9,9 @@ from enum import Enum
 from typing import Any, Final
 
 from .._core.tables.timers import Timer
-from .._core.vocabulary.errors import BadInputError, ErgoError, Reject, TaskEndedError
+from .._core.vocabulary.errors import BadInputError, Reject, TaskEndedError
 from .._core.vocabulary.ids import Target
+from .._core.vocabulary.messages import Response
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.public_names import show_members, show_public_names
 from .._core.vocabulary.reasons import Crashed
@@ -27,9 +29,13 @@ __all__ = ["Job", "JobInfo", "Scheduler"]
 _LOOK: Final = 60.0
 """Seconds after which the scheduler looks at the clock again, which a person may have set."""
 _RETRY: Final = 1.0
-"""Seconds after which the scheduler tries again to note a run that the store could not keep."""
+"""Seconds after which the scheduler asks a store again that has failed."""
 _MOST: Final = 1000
 """Missed runs that are counted singly; the rest is dropped."""
+_STEP: Final = timedelta(hours=1)
+"""How far the clock may step back before jobs are planned anew. Up to this step a job keeps its
+plan, so that no run is repeated; after a longer step it would rest too long.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,33 +143,93 @@ class JobInfo:
 class _Planned:
     """A job of a scheduler, and its runs."""
 
-    def __init__(self, job: Job, due: datetime, delay: float) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
-        self.tasks: list[Task[Any]] = []
-        self.queued = self.runs = self.skipped = self.failed = 0
+        self.since = job.since
+        self.queue: deque[datetime | None] = deque()
+        """The times of runs that wait for the previous run; None for one without a time."""
+        self.runs = self.skipped = self.failed = 0
         self.last_failure: str | None = None
-        self.plan(due, delay)
 
-    def plan(self, due: datetime, delay: float) -> None:
-        """Set the next run."""
+    @property
+    def queues(self) -> bool:
+        """Does a run wait for the previous run?"""
+        return self.job.to is None and self.job.overlap is Job.Overlap.QUEUE
+
+    def plan(self, now: datetime, due: datetime, delay: float, later: datetime | None) -> None:
+        """Set the next run. A last run that lies ``later`` is ignored until the clock is there."""
+        self.made = now
         self.due = due
         self.delay = delay
         self.fire = due.astimezone(UTC) + timedelta(seconds=delay)
+        self.later = later
 
-    def try_again(self, moment: datetime) -> None:
-        """Try the run again at a later moment."""
-        self.fire = moment
+    def is_ahead(self, now: datetime) -> bool:
+        """Was the clock set back since the plan was made?"""
+        return self.made > now + _STEP and self.due > now
 
-    def info(self) -> JobInfo:
+    def is_stale(self, now: datetime) -> bool:
+        """Does the clock call for another plan?"""
+        return self.is_ahead(now) or (self.later is not None and self.later <= now)
+
+    def settle(self, now: datetime, batch: "_Batch", delay: float) -> None:
+        """Go on to the time after a batch of runs."""
+        self.since = None
+        self.skipped += batch.dropped
+        self.plan(now, batch.following, delay, None)
+
+    def wait(self, due: datetime | None) -> None:
+        """Let a run wait for the previous run."""
+        if len(self.queue) < _MOST:
+            self.queue.append(due)
+        else:
+            self.skipped += 1
+
+    def fail(self, error: BaseException) -> None:
+        """Count a failure."""
+        self.failed += 1
+        self.last_failure = f"{type(error).__name__}: {text_of(error)}"
+
+    def info(self, running: int) -> JobInfo:
         return JobInfo(
             self.job.name,
             self.due,
-            len(self.tasks),
+            running,
             self.runs,
             self.skipped,
             self.failed,
             self.last_failure,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The runs of a job that are due."""
+
+    planned: _Planned
+    now: datetime
+    dues: list[datetime]
+    """Those that run."""
+    dropped: int
+    following: datetime
+    """The time after them."""
+    must_wait: bool
+    """A run is in progress, and these wait for it."""
+
+    def moment(self) -> float:
+        """The moment up to which runs are settled when the first of these begins."""
+        waits = self.planned.queues and len(self.dues) > 1
+        return (self.dues[0] if waits else self.now).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Runs that begin as soon as they are noted."""
+
+    batches: list[_Batch]
+    heads: list[_Planned]
+    """Jobs whose queue goes on."""
+    notes: dict[str, float | None]
 
 
 class Scheduler(Actor):
@@ -181,10 +247,11 @@ class Scheduler(Actor):
         last_runs: ``ergo_py.entities.LastRuns``, if `Entities` on this node keep it: the scheduler
             remembers its last runs there, under its name. Runs that were due while the program was
             down follow the rule ``missed`` of their job, and no run is repeated: it is noted before
-            it begins. While the store fails, no job runs; they are late then.
+            it begins. While the store fails, or has not answered, no job runs; they are late then.
 
     Raises:
         BadInputError: two jobs have the same name, or an argument has a wrong type.
+        EntityKindUnknownError: the node does not keep ``last_runs``.
     """
 
     def __init__(
@@ -214,58 +281,55 @@ class Scheduler(Actor):
         self._planned: dict[str, _Planned] = {}
         self._born = 0.0
         self._timer: Timer | None = None
+        self._running: dict[str, list[Task[Any]]] = {}
+        """The runs in progress, by the names of jobs, also of jobs that were replaced or removed.
+        """
         self._last_runs = last_runs
+        self._store: EntityHandle | None = None
         self._settled: dict[str, float] = {}
         """The moments up to which the runs of jobs are settled, as far as they are stored."""
+        self._forgotten: set[str] = set()
+        """Jobs that were removed, and whose moments are still stored."""
+        self._is_known = last_runs is None
+        self._asked: float | None = None
+        """When the scheduler asked the store, if there is no answer yet."""
+        self._noting: _Turn | None = None
+        """The runs that begin with the answer."""
+        self._has_failed = False
 
-    async def init(self) -> None:
+    def init(self) -> None:
         """Plan the first runs."""
         self._born = self._process.kernel.clock.now()
-        if self._last_runs is not None:
-            self._settled.update(await self._notes(self._last_runs).call(KnownRuns()))
         for job in self._given:
-            self._plan(job)
-        await self._note_new_jobs()
-        self._arm()
-
-    def _notes(self, last_runs: type[Actor]) -> EntityHandle:
-        return self.entity(last_runs, self._process.name or "scheduler")
-
-    async def _note(self, moments: dict[str, float]) -> None:
-        """Store the moments up to which the runs of jobs are settled.
-
-        Raises:
-            ErgoError: the store has failed, and may have them.
-        """
-        if self._last_runs is not None and moments:
-            await self._notes(self._last_runs).call(NoteRuns(moments))
-            self._settled.update(moments)
-
-    async def _note_new_jobs(self) -> None:
-        """Note when a job was first planned: runs from then on can be missed."""
-        if self._last_runs is None:
-            return
-        now = self._now().timestamp()
-        new = {name: now for name in self._planned if name not in self._settled}
-        await self._note(new)
+            self._planned[job.name] = _Planned(job)
+        self._plan(self._planned.values())
+        if self._last_runs is not None:
+            self._store = self.entity(self._last_runs, self._process.name or "scheduler")
+        self._turn()
 
     # -- verbs for other processes -----------------------------------------------------------------
 
     @exposed
     def add(self, job: Job) -> JobInfo:
-        """Add a job, or replace the job of that name, whose runs in progress continue."""
-        planned = self._plan(_rejecting(job))
-        self._arm()
-        if self._last_runs is not None:
-            self.send(self.pid, _WAKE)  # to note it
-        return planned.info()
+        """Add a job, or replace the job of that name, whose runs in progress continue, and count
+        for the rule ``overlap`` of the new job.
+        """
+        planned = _Planned(_rejecting(job))
+        self._planned[job.name] = planned
+        self._plan([planned])
+        self._turn()
+        return self._info(planned)
 
     @exposed
     def remove(self, name: str) -> bool:
-        """Remove a job; its runs in progress continue. False if there is no such job."""
+        """Remove a job, and forget its last run; its runs in progress continue. False if there is
+        no such job.
+        """
         found = self._planned.pop(name, None) is not None
-        self._settled.pop(name, None)
-        self._arm()
+        if found and self._store is not None:
+            self._settled.pop(name, None)
+            self._forgotten.add(name)
+        self._turn()
         return found
 
     @exposed
@@ -275,27 +339,51 @@ class Scheduler(Actor):
         if planned is None:
             known = ", ".join(self._planned) or "none"
             raise Reject(LookupError(f"there is no job {name!r}; there are {known}"))
-        self._run(planned)
+        self._run(planned, None)
 
     @exposed
     def jobs(self) -> list[JobInfo]:
         """The state of all jobs, the next run first."""
-        return sorted(
-            (planned.info() for planned in self._planned.values()), key=lambda info: info.next_run
-        )
+        return sorted(map(self._info, self._planned.values()), key=lambda info: info.next_run)
+
+    def _info(self, planned: _Planned) -> JobInfo:
+        return planned.info(len(self._running.get(planned.job.name, ())))
 
     # -- callbacks ---------------------------------------------------------------------------------
 
-    async def handle_message(self, message: object, sender: object) -> None:
+    def handle_message(self, message: object, sender: object) -> None:
         """Run the jobs that are due, or take the result of a run."""
         if isinstance(message, TaskResult):
             self._take(message)
         elif message is _WAKE:
-            await self._run_all_due()
-            self._arm()
+            self._turn()
         else:
             self._process.count_unhandled()
             self.log.warning("unhandled message", message_type=type(message).__qualname__)
+
+    def handle_response(self, response: Response) -> None:
+        """Take the answer of the store."""
+        turn, self._noting, self._asked = self._noting, None, None
+        if response.error is not None:
+            if not self._has_failed:
+                self.log.error(
+                    "the last runs cannot be stored; jobs wait", why=text_of(response.error)
+                )
+            self._has_failed = True
+            self._arm()
+            return
+        self._has_failed = False
+        if turn is None:
+            self._is_known = True
+            known: dict[str, float] = response.value
+            self._settled.update(
+                (name, moment) for name, moment in known.items() if name not in self._forgotten
+            )
+            self._plan(each for each in self._planned.values() if each.job.name in self._settled)
+        else:
+            self._take_notes(turn.notes)
+            self._begin_all(turn)
+        self._turn()
 
     def handle_inspect(self, *items: str) -> Mapping[str, str]:
         """The next run of each job."""
@@ -309,31 +397,102 @@ class Scheduler(Actor):
         passed = self._process.kernel.clock.now() - self._born
         return self._start.astimezone(UTC) + timedelta(seconds=passed)
 
-    async def _run_all_due(self) -> None:
-        now = self._now()
-        due = [planned for planned in self._planned.values() if planned.fire <= now]
-        try:
-            await self._note_new_jobs()
-            # Before they run: a run that is in progress when the program ends is not repeated.
-            await self._note({planned.job.name: now.timestamp() for planned in due})
-        except ErgoError as error:
-            self.log.error("the last runs cannot be stored; jobs wait", why=str(error))
-            for planned in due:
-                planned.try_again(now + timedelta(seconds=_RETRY))
-            return
-        for planned in due:
-            if self._planned.get(planned.job.name) is planned:
-                self._run_due(planned, now)
+    def _turn(self) -> None:
+        """Begin the runs that are due. With a store, note them first: a run that is in progress
+        when the program ends is not repeated.
+        """
+        if self._asked is None:
+            self._follow_clock()
+            if not self._is_known:
+                self._ask(KnownRuns(), None)
+            else:
+                turn = self._next_turn()
+                if turn.notes and self._store is not None:
+                    self._ask(NoteRuns(turn.notes), turn)
+                else:
+                    self._has_failed = False
+                    self._begin_all(turn)
+        elif self._process.kernel.clock.now() - self._asked >= _LOOK:
+            self.log.warning("the store of the last runs has not answered yet; jobs wait")
+        self._arm()
 
-    def _plan(self, job: Job) -> _Planned:
-        settled = self._settled.get(job.name)
-        since = job.since
-        if settled is not None:
-            known = datetime.fromtimestamp(settled, UTC)
-            since = known if since is None else max(since, known)
-        due = job.cron.next_after(since or self._now())
-        planned = self._planned[job.name] = _Planned(job, due, self._delay(job))
-        return planned
+    def _ask(self, request: KnownRuns | NoteRuns, turn: _Turn | None) -> None:
+        assert self._store is not None
+        self._asked, self._noting = self._process.kernel.clock.now(), turn
+        # A slow store is no reason to ask it again, which would take as long.
+        self._store.request(request, timeout=None)
+
+    def _next_turn(self) -> _Turn:
+        now = self._now()
+        self._forgotten -= self._planned.keys()
+        notes: dict[str, float | None] = dict.fromkeys(self._forgotten)
+        heads, batches = list[_Planned](), list[_Batch]()
+        for name, planned in self._planned.items():
+            if name not in self._settled:
+                notes[name] = planned.made.timestamp()  # runs from then on can be missed
+            if planned.queue and not self._running.get(name):
+                heads.append(planned)
+                if (due := planned.queue[0]) is not None:
+                    notes[name] = due.timestamp()
+            if planned.fire <= now:
+                batch = self._batch(planned, now)
+                batches.append(batch)
+                if not batch.must_wait:
+                    notes[name] = batch.moment()
+        return _Turn(batches, heads, notes)
+
+    def _take_notes(self, notes: dict[str, float | None]) -> None:
+        for name, moment in notes.items():
+            if moment is None:
+                self._settled.pop(name, None)
+                self._forgotten.discard(name)
+            else:
+                self._settled[name] = moment
+
+    def _begin_all(self, turn: _Turn) -> None:
+        for planned in turn.heads:
+            if self._planned.get(planned.job.name) is planned:
+                planned.queue.popleft()
+                self._begin(planned)
+        for batch in turn.batches:
+            planned = batch.planned
+            if self._planned.get(planned.job.name) is planned:
+                planned.settle(batch.now, batch, self._delay(planned.job))
+                for number, due in enumerate(batch.dues):
+                    if planned.queues and (batch.must_wait or number):
+                        planned.wait(due)
+                    else:
+                        self._run(planned, due)
+
+    def _follow_clock(self) -> None:
+        """Plan jobs anew whose plans are those of another clock."""
+        now = self._now()
+        stale = [planned for planned in self._planned.values() if planned.is_stale(now)]
+        ahead = [planned.job.name for planned in stale if planned.is_ahead(now)]
+        if ahead:
+            self.log.warning("the clock was set back; jobs are planned anew", jobs=", ".join(ahead))
+        self._plan(stale, is_warned=bool(ahead))
+
+    def _plan(self, jobs: Iterable[_Planned], *, is_warned: bool = False) -> None:
+        """Plan the next runs: after the last known run, or else from now on."""
+        now = self._now()
+        ignored: list[str] = []
+        for planned in jobs:
+            job, known = planned.job, [] if planned.since is None else [planned.since]
+            if job.name in self._settled:
+                known.append(datetime.fromtimestamp(self._settled[job.name], UTC))
+            past = [moment for moment in known if moment <= now + _STEP]
+            later = [moment for moment in known if moment > now + _STEP]
+            if later:
+                ignored.append(job.name)
+            due = job.cron.next_after(max(past, default=now))
+            planned.plan(now, due, self._delay(job), min(later, default=None))
+        if ignored and not is_warned:
+            self.log.warning(
+                "last runs in the future are ignored: the clock was wrong then, or is wrong now",
+                jobs=", ".join(ignored),
+                now=now.isoformat(),
+            )
 
     def _delay(self, job: Job) -> float:
         if self._random is None:
@@ -344,12 +503,18 @@ class Scheduler(Actor):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._planned:
+        if self._asked is not None:
+            seconds = _LOOK
+        elif self._has_failed:
+            seconds = _RETRY
+        elif self._planned:
             first = min(planned.fire for planned in self._planned.values())
-            seconds = max(0.0, (first - self._now()).total_seconds())
-            self._timer = self.send_after(min(seconds, _LOOK), self.pid, _WAKE)
+            seconds = min(max(0.0, (first - self._now()).total_seconds()), _LOOK)
+        else:
+            return
+        self._timer = self.send_after(seconds, self.pid, _WAKE)
 
-    def _run_due(self, planned: _Planned, now: datetime) -> None:
+    def _batch(self, planned: _Planned, now: datetime) -> _Batch:
         job = planned.job
         dues, following = [planned.due], job.cron.next_after(planned.due)
         while following <= now and len(dues) < _MOST:
@@ -362,30 +527,26 @@ class Scheduler(Actor):
         else:
             is_late = (now - dues[-1]).total_seconds() - planned.delay > job.grace
             chosen = [] if job.missed is Job.MissedRuns.SKIP and is_late else dues[-1:]
-        planned.skipped += len(dues) - len(chosen)
-        planned.plan(following, self._delay(job))
-        for _ in chosen:
-            self._run(planned)
+        must_wait = planned.queues and bool(planned.queue or self._running.get(job.name))
+        return _Batch(planned, now, chosen, len(dues) - len(chosen), following, must_wait)
 
-    def _run(self, planned: _Planned) -> None:
+    def _run(self, planned: _Planned, due: datetime | None) -> None:
         job = planned.job
         if job.to is not None:
             planned.runs += 1
             self.send(job.to, job.message)
             return
-        if planned.tasks:
+        running = self._running.get(job.name, ())
+        if running or planned.queue:
             match job.overlap:
                 case Job.Overlap.SKIP:
                     planned.skipped += 1
                     return
                 case Job.Overlap.QUEUE:
-                    if planned.queued < _MOST:
-                        planned.queued += 1
-                    else:
-                        planned.skipped += 1
+                    planned.wait(due)
                     return
                 case Job.Overlap.REPLACE:
-                    for task in planned.tasks:
+                    for task in running:
                         task.cancel()
         self._begin(planned)
 
@@ -393,27 +554,25 @@ class Scheduler(Actor):
         job = planned.job
         assert job.function is not None
         planned.runs += 1
-        planned.tasks.append(
+        self._running.setdefault(job.name, []).append(
             self.run_task(
                 job.function, *job.args, name=job.name, timeout=job.timeout, reply_to=self.pid
             )
         )
 
     def _take(self, result: TaskResult[Any]) -> None:
-        error = result.error
+        error, planned = result.error, self._planned.get(result.name)
+        others = [task for task in self._running.pop(result.name, ()) if task.pid != result.pid]
+        if others:
+            self._running[result.name] = others
         if error is not None and not isinstance(error, TaskEndedError):
             self.log.error(
                 "a scheduled job failed", job=result.name, exception=Crashed(error).traceback
             )
-        for planned in self._planned.values():
-            if any(task.pid == result.pid for task in planned.tasks):
-                planned.tasks = [task for task in planned.tasks if task.pid != result.pid]
-                if error is not None and not isinstance(error, TaskEndedError):
-                    planned.failed += 1
-                    planned.last_failure = f"{type(error).__name__}: {text_of(error)}"
-                if planned.queued and not planned.tasks:
-                    planned.queued -= 1
-                    self._begin(planned)
+            if planned is not None:
+                planned.fail(error)
+        if planned is not None and planned.queue:
+            self._turn()
 
 
 _WAKE: Final = object()

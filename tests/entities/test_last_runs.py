@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import ChildSpec, Cron, Job, Node, Scheduler, ask, open_node
+from ergo_py import ChildSpec, Cron, InitError, Job, Node, Scheduler, ask, open_node
 from ergo_py.entities import Entities, EntityStoreError, LastRuns, MemoryStore
 from ergo_py.entities.stores.store import Write
+from tests.actors import LogKeeper
 
 from .bank import run_virtual
 
@@ -26,21 +27,28 @@ class Program:
     def __init__(self, **options: Any) -> None:
         self.store = MemoryStore()
         self.runs: list[float] = []
+        self.log: list[Any] = []
+        self.seconds = 0.0
+        self.is_real = False
         self.jobs = [Job("hourly", Cron("0 * * * *"), self.work, **options)]
         self.passed = 0.0
 
     async def work(self) -> None:
         """Note the hours since the start."""
         self.runs.append(round((self.passed + trio.current_time() - self.began) / HOUR, 2))
+        await trio.sleep(self.seconds)
 
     @asynccontextmanager
     async def life(self, hours: float, *, down: float = 0.0) -> AsyncIterator[Node]:
         """A program that runs so long, and is down afterwards."""
         self.began = trio.current_time()
         start = START + timedelta(seconds=self.passed)
-        async with open_node("schedule@test", log_level="critical") as node:
+        async with open_node("schedule@test", log_output="none", watchdog=None) as node:
+            node.add_logger(await node.spawn(LogKeeper, self.log), "warning")
             entities = Entities.spec(self.store, [LastRuns], now=trio.current_time)
-            schedule = Scheduler.spec(self.jobs, last_runs=LastRuns, start=start)
+            schedule = Scheduler.spec(
+                self.jobs, last_runs=LastRuns, start=None if self.is_real else start
+            )
             await node.supervise(
                 [ChildSpec("entities", entities), ChildSpec("schedule", schedule)], intensity=100
             )
@@ -75,7 +83,7 @@ def test_no_run_is_repeated_after_a_restart() -> None:
     async def test() -> None:
         program = Program()
         for _ in range(12):
-            async with program.life(0.25):
+            async with program.life(0.24):
                 pass
         assert program.runs == [0.5, 1.5, 2.5]
 
@@ -128,6 +136,193 @@ def test_jobs_wait_while_the_store_fails_and_run_once() -> None:
         async with program.life(2.0):
             program.store.before_commit = fail
         assert program.runs == [0.7, 1.5]
+
+    run_virtual(test)
+
+
+def test_a_last_run_in_the_future_is_ignored_with_one_warning_and_replaced() -> None:
+    async def test() -> None:
+        program = Program()
+        program.passed = 87_600 * HOUR  # the clock is ten years ahead
+        async with program.life(2.0):
+            pass
+        program.passed = 0.0
+        program.runs.clear()
+        async with program.life(2.0):
+            pass
+        assert program.runs == [0.5, 1.5]
+        [warning] = program.log
+        assert "last runs in the future are ignored" in warning.event
+        assert warning.fields["jobs"] == "hourly"
+        async with program.life(1.0):
+            pass
+        assert program.runs == [0.5, 1.5, 2.5]
+        assert program.log == [warning]
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize("back, expected", [(0.75, [1.5]), (2.0, [-0.5, 0.5])])
+def test_a_clock_that_is_a_little_behind_after_a_restart_repeats_no_run(
+    back: float, expected: list[float]
+) -> None:
+    async def test() -> None:
+        program = Program()
+        async with program.life(0.75):
+            pass
+        assert program.runs == [0.5]
+        program.runs.clear()
+        program.passed -= back * HOUR
+        async with program.life(2.0):
+            pass
+        assert program.runs == expected
+        assert len(program.log) == (back > 1.0)
+
+    run_virtual(test)
+
+
+def test_a_clock_that_is_behind_until_it_is_set_repeats_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class BehindClock(datetime):
+        ahead = timedelta()
+
+        @classmethod
+        def now(cls, tz: Any = None) -> "BehindClock":
+            return cls.fromtimestamp((START + cls.ahead).timestamp() + trio.current_time(), tz)
+
+    async def test() -> None:
+        began = trio.current_time()
+        program = Program()
+        async with program.life(2.0):
+            pass
+        assert program.runs == [0.5, 1.5]
+        monkeypatch.setattr("ergo_py.schedules.scheduler.datetime", BehindClock)
+        # At the start of the second program the clock is five days behind, at 8:35.
+        monkeypatch.setattr(
+            BehindClock, "ahead", timedelta(days=-5, hours=-2, minutes=5, seconds=-began)
+        )
+        program.is_real = True
+        async with program.life(0.7):
+            await trio.sleep(300)
+            monkeypatch.setattr(BehindClock, "ahead", timedelta(minutes=5, seconds=-began))
+        assert program.runs == [0.5, 1.5, 2.42]
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize("missed, total", [(Job.MissedRuns.ALL, 9), (Job.MissedRuns.ONCE, 1)])
+def test_runs_that_wait_in_a_queue_are_not_lost_by_restarts(
+    missed: Job.MissedRuns, total: int
+) -> None:
+    async def test() -> None:
+        program = Program(missed=missed, overlap=Job.Overlap.QUEUE)
+        program.seconds = 600.0
+        async with program.life(0.1, down=9.0):
+            pass
+        # Each program begins two runs, and is gone before the second has ended.
+        for _ in range(6):
+            async with program.life(0.25):
+                pass
+        # No run begins twice, and none is left out: 9 were missed, and 2 were due since then.
+        assert len(program.runs) == total + 2
+
+    run_virtual(test)
+
+
+def test_a_store_that_is_away_at_the_start_makes_jobs_late() -> None:
+    async def test() -> None:
+        program = Program()
+
+        async def fail(_addresses: object) -> None:
+            if trio.current_time() - program.began < 0.1 * HOUR:
+                raise EntityStoreError("the store is away")
+
+        program.passed = 0.45 * HOUR
+        program.store.before_load = fail
+        async with program.life(2.0) as node:
+            assert [job.runs for job in await node.call("schedule", ask(Scheduler.jobs))] == [0]
+        assert program.runs == [0.55, 1.5]
+
+    run_virtual(test)
+
+
+def test_a_scheduler_that_restarts_while_the_store_is_away_ends_no_program() -> None:
+    async def test() -> None:
+        program = Program()
+        is_away = False
+
+        async def fail(*_given: object) -> None:
+            if is_away:
+                raise EntityStoreError("the store is away")
+
+        program.store.before_load = program.store.before_commit = fail
+        async with program.life(2.0) as node:
+            await trio.sleep(0.6 * HOUR)
+            is_away = True
+            for _ in range(3):
+                node.kill("schedule")
+                await trio.sleep(60)
+            assert node.whereis("schedule") is not None
+            is_away = False
+        # Each start of the scheduler begins at 8:30 again.
+        assert program.runs[0] == 0.5
+        assert len(program.runs) == 2
+
+    run_virtual(test)
+
+
+def test_a_scheduler_without_entities_is_refused() -> None:
+    async def test() -> None:
+        async with open_node("schedule@test", log_output="none", watchdog=None) as node:
+            with pytest.raises(InitError, match="this node keeps no LastRuns entities"):
+                await node.spawn(Scheduler.spec([], last_runs=LastRuns))
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize("seconds", [6.0, 150.0])
+def test_a_slow_store_delays_jobs_and_leaves_out_none(seconds: float) -> None:
+    async def test() -> None:
+        program = Program()
+
+        async def slow(_number: int, _writes: Sequence[Write]) -> None:
+            await trio.sleep(seconds)
+
+        async with program.life(2.0) as node:
+            program.store.before_commit = slow
+            await trio.sleep(0.5 * HOUR + 1.0)
+            # The scheduler answers meanwhile.
+            assert await node.call("schedule", ask(Scheduler.jobs), timeout=0.5)
+        late = seconds / HOUR
+        assert (
+            program.runs
+            == [round(0.5 + late, 2), round(1.5 + late, 2), round(2.5 + late, 2)][
+                : len(program.runs)
+            ]
+        )
+        assert len(program.runs) >= 2
+        told = {record.event for record in program.log}
+        expected = "the store of the last runs has not answered yet; jobs wait"
+        assert (expected in told) == (seconds > 60.0)
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize("is_added", [False, True], ids=["removed", "added again"])
+def test_a_job_that_is_removed_is_forgotten(is_added: bool) -> None:
+    async def test() -> None:
+        program = Program(missed=Job.MissedRuns.ALL, overlap=Job.Overlap.ALLOW)
+        async with program.life(1.0, down=20.0) as node:
+            await trio.sleep(0.6 * HOUR)
+            assert await node.call("schedule", ask(Scheduler.remove, "hourly"))
+            if is_added:
+                await node.call("schedule", ask(Scheduler.add, program.jobs[0]))
+        program.passed += 0.6 * HOUR
+        program.runs.clear()
+        async with program.life(0.1):
+            pass
+        assert len(program.runs) == (20 if is_added else 0)
 
     run_virtual(test)
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import BadInputError, ChildSpec, Cron, InitError, Job, Node, Scheduler, ask
 from ergo_py.schedules.scheduler import JobInfo
-from tests.actors import Failed, Recorder
+from tests.actors import Failed, LogKeeper, Recorder
 from tests.support import running_node
 
 START = datetime(2026, 3, 2, 8, 59, 30, tzinfo=UTC)  # a Monday
@@ -204,6 +204,91 @@ async def test_jobs_are_added_replaced_removed_and_run_now(autojump_clock: MockC
         assert await node.inspect(pid) == {}
 
     assert (notes.begun, others.begun) == ([0, 30], [])
+
+
+class SetClock(datetime):
+    """The clock of the system, which someone sets."""
+
+    ahead = timedelta()
+
+    @classmethod
+    def now(cls, tz: Any = None) -> "SetClock":
+        return cls.fromtimestamp((START + cls.ahead).timestamp() + trio.current_time(), tz)
+
+
+@pytest.mark.parametrize(
+    "step, begun, warnings",
+    [
+        (timedelta(minutes=-30), [9030, 12630], 0),
+        (timedelta(minutes=-90), [12630], 0),
+        (timedelta(minutes=-130), [7830, 11430], 1),
+        (timedelta(days=-30, minutes=-10), [7830, 11430], 1),
+    ],
+)
+async def test_after_a_clock_was_set_back_jobs_run_by_it_and_a_short_step_repeats_none(
+    step: timedelta,
+    begun: list[int],
+    warnings: int,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ergo_py.schedules.scheduler.datetime", SetClock)
+    monkeypatch.setattr(SetClock, "ahead", timedelta(seconds=-trio.current_time()))
+    log: list[Any] = []
+    async with running_node(limit=1e6) as node:
+        node.add_logger(await node.spawn(LogKeeper, log), "warning")
+        notes = Notes()
+        jobs = [Job(name, Cron("@hourly"), notes.work) for name in ("a", "b")]
+        pid = await node.spawn(Scheduler.spec(jobs))
+        await trio.sleep(7200)
+        assert notes.begun == [30, 30, 3630, 3630]
+        notes.begun.clear()
+        monkeypatch.setattr(SetClock, "ahead", SetClock.ahead + step)
+        await trio.sleep(7200)
+        infos = await node.call(pid, ask(Scheduler.jobs))
+
+    assert notes.begun == sorted(begun * 2)
+    assert [info.skipped for info in infos] == [0, 0]
+    assert [record.event for record in log] == [
+        "the clock was set back; jobs are planned anew"
+    ] * warnings
+
+
+async def test_a_clock_that_was_far_ahead_for_a_while_stops_no_job(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ergo_py.schedules.scheduler.datetime", SetClock)
+    monkeypatch.setattr(SetClock, "ahead", timedelta(seconds=-trio.current_time()))
+    right = SetClock.ahead
+    async with running_node(limit=1e6) as node:
+        notes = Notes()
+        await node.spawn(Scheduler.spec([Job("a", Cron("@hourly"), notes.work)]))
+        await trio.sleep(10)
+        monkeypatch.setattr(SetClock, "ahead", right + timedelta(days=3650))
+        await trio.sleep(1000)  # the missed runs are one run
+        monkeypatch.setattr(SetClock, "ahead", right)
+        await trio.sleep(7200)
+
+    assert notes.begun[1:] == [3630, 7230]
+
+
+@pytest.mark.parametrize("is_removed", [False, True], ids=["replaced", "removed and added"])
+async def test_a_run_of_a_replaced_job_counts_as_the_previous_run(
+    is_removed: bool, autojump_clock: MockClock
+) -> None:
+    async with running_node(limit=1e6) as node:
+        notes = Notes()
+        pid = await scheduled(node, Job("a", Cron("@hourly"), notes.work, (5400.0,)))
+        await trio.sleep(60)
+        if is_removed:
+            await node.call(pid, ask(Scheduler.remove, "a"))
+        await node.call(pid, ask(Scheduler.add, Job("a", Cron("5 * * * *"), notes.work, (1.0,))))
+        assert (await state(node, pid)).running == 1
+        await trio.sleep(7800)
+        info = await state(node, pid)
+
+    assert notes.begun == [30, 7530]
+    assert (info.runs, info.skipped) == (1, 2)
 
 
 async def test_runs_end_with_the_scheduler_and_a_supervisor_restarts_it() -> None:
