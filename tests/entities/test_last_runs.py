@@ -327,6 +327,31 @@ def test_a_job_that_is_removed_is_forgotten(is_added: bool) -> None:
     run_virtual(test)
 
 
+@pytest.mark.parametrize("overlap", [Job.Overlap.ALLOW, Job.Overlap.QUEUE])
+def test_a_job_that_is_removed_while_its_run_is_noted_does_not_run(overlap: Job.Overlap) -> None:
+    async def test() -> None:
+        program = Program(overlap=overlap)
+        program.seconds = 1.2 * HOUR  # with a queue, the second run waits until 1.7 h
+
+        async def slow(_number: int, _writes: Sequence[Write]) -> None:
+            await trio.sleep(60)
+
+        async with program.life(1.0, down=20.0) as node:
+            await trio.sleep((1.6 if overlap is Job.Overlap.QUEUE else 1.2) * HOUR)
+            program.store.before_commit = slow
+            due = 1.7 if overlap is Job.Overlap.QUEUE else 1.5
+            await trio.sleep_until(program.began + due * HOUR + 30.0)
+            assert await node.call("schedule", ask(Scheduler.remove, "hourly"))
+        assert program.runs == [0.5]
+        program.store.before_commit = None
+        program.passed += 1.7 * HOUR
+        async with program.life(0.1):
+            pass
+        assert program.runs == [0.5]
+
+    run_virtual(test)
+
+
 def test_a_job_that_is_added_later_is_remembered() -> None:
     async def test() -> None:
         program = Program()

@@ -291,6 +291,37 @@ async def test_a_run_of_a_replaced_job_counts_as_the_previous_run(
     assert (info.runs, info.skipped) == (1, 2)
 
 
+async def test_runs_by_hand_wait_in_the_queue_which_has_a_limit(autojump_clock: MockClock) -> None:
+    async with running_node(limit=1e6) as node:
+        notes = Notes()
+        job = Job("a", Cron("@yearly"), notes.work, (10.0,), overlap=Job.Overlap.QUEUE)
+        pid = await scheduled(node, job)
+        for _ in range(1003):
+            await node.call(pid, ask(Scheduler.run_now, "a"))
+        await trio.sleep(25)
+        info = await state(node, pid)
+
+    assert notes.begun == [0, 10, 20]
+    assert (info.runs, info.skipped) == (3, 2)
+
+
+async def test_a_failure_of_a_removed_job_is_logged(autojump_clock: MockClock) -> None:
+    async def fail() -> None:
+        await trio.sleep(5)
+        raise Failed("on purpose")
+
+    log: list[Any] = []
+    async with running_node(limit=1e6) as node:
+        node.add_logger(await node.spawn(LogKeeper, log), "error")
+        pid = await scheduled(node, Job("a", Cron("@yearly"), fail))
+        await node.call(pid, ask(Scheduler.run_now, "a"))
+        await node.call(pid, ask(Scheduler.remove, "a"))
+        await trio.sleep(10)
+        assert await node.call(pid, ask(Scheduler.jobs)) == []
+
+    assert [record.event for record in log] == ["a scheduled job failed"]
+
+
 async def test_runs_end_with_the_scheduler_and_a_supervisor_restarts_it() -> None:
     async with running_node() as node:
         notes = Notes()
