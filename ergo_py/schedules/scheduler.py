@@ -33,7 +33,7 @@ _RETRY: Final = 1.0
 _MOST: Final = 1000
 """Missed runs that are counted singly; the rest is dropped."""
 _STEP: Final = timedelta(hours=1)
-"""How far the clock may step back before jobs are planned anew. Up to this step a job keeps its
+"""How far the clock may step back before jobs are planned again. Up to this step a job keeps its
 plan, so that no run is repeated; after a longer step it would rest too long.
 """
 
@@ -465,12 +465,14 @@ class Scheduler(Actor):
                         self._run(planned, due)
 
     def _follow_clock(self) -> None:
-        """Plan jobs anew whose plans are those of another clock."""
+        """Plan the jobs again that were planned by another clock."""
         now = self._now()
         stale = [planned for planned in self._planned.values() if planned.is_stale(now)]
         ahead = [planned.job.name for planned in stale if planned.is_ahead(now)]
         if ahead:
-            self.log.warning("the clock was set back; jobs are planned anew", jobs=", ".join(ahead))
+            self.log.warning(
+                "the clock was set back; jobs are planned again", jobs=", ".join(ahead)
+            )
         self._plan(stale, is_warned=bool(ahead))
 
     def _plan(self, jobs: Iterable[_Planned], *, is_warned: bool = False) -> None:

@@ -140,7 +140,7 @@ def test_jobs_wait_while_the_store_fails_and_run_once() -> None:
     run_virtual(test)
 
 
-def test_a_last_run_in_the_future_is_ignored_with_one_warning_and_replaced() -> None:
+def test_a_last_run_in_the_future_is_ignored_with_a_warning_and_replaced() -> None:
     async def test() -> None:
         program = Program()
         program.passed = 87_600 * HOUR  # the clock is ten years ahead

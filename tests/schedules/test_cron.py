@@ -144,7 +144,7 @@ def slowly_after(
     while moment <= end + timedelta(hours=26):
         if len(hour) == 24:  # in real time
             wall, instant = moment.astimezone(zone), moment
-        else:  # each minute on the wall clock, also one that is left out
+        else:  # each minute on the wall clock, also a minute that is left out
             wall = moment.replace(tzinfo=zone, fold=0)
             instant = wall.astimezone(UTC)
         if (

@@ -250,7 +250,7 @@ async def test_after_a_clock_was_set_back_jobs_run_by_it_and_a_short_step_repeat
     assert notes.begun == sorted(begun * 2)
     assert [info.skipped for info in infos] == [0, 0]
     assert [record.event for record in log] == [
-        "the clock was set back; jobs are planned anew"
+        "the clock was set back; jobs are planned again"
     ] * warnings
 
 
@@ -265,7 +265,7 @@ async def test_a_clock_that_was_far_ahead_for_a_while_stops_no_job(
         await node.spawn(Scheduler.spec([Job("a", Cron("@hourly"), notes.work)]))
         await trio.sleep(10)
         monkeypatch.setattr(SetClock, "ahead", right + timedelta(days=3650))
-        await trio.sleep(1000)  # the missed runs are one run
+        await trio.sleep(1000)  # the missed runs together cause a single run
         monkeypatch.setattr(SetClock, "ahead", right)
         await trio.sleep(7200)
 
