@@ -43,6 +43,8 @@ class Restart:
         """The environment of the first start, which the program may change."""
         self._directory = os.getcwd()
         """The directory of the first start, likewise."""
+        self._broken: list[str] = []
+        """The files that have changed and are no Python."""
         self._main = get_ident()
         """The thread of the program."""
         self._is_running = False
@@ -103,15 +105,15 @@ class Restart:
     def _begin(self) -> None:
         """Watch the files, once the program is loaded or has failed."""
         if self._thread is None:
-            self._files.changed()
+            self._files.note_loaded()
             self._thread = ReaderThread("ergo-reload-0", self._watch)
             self._thread.start()
 
     def _watch(self) -> None:
         try:
             while not (self._has_changed or self._over.wait(self._period)):
-                path = self._files.changed()
-                if path is not None and _has_syntax(path):
+                path = self._startable()
+                if path is not None:
                     complain(f"ergo: {os.path.relpath(path, self._directory)} has changed")
                     self._has_changed = True
                     self._change.settle(None)
@@ -121,6 +123,17 @@ class Restart:
         finally:
             self._unwatched.settle(None)
 
+    def _startable(self) -> str | None:
+        """A file that has changed; None if there is none, or if a changed file is no Python: the
+        program would not start again.
+        """
+        changed = self._files.changed()
+        if not changed:
+            return None
+        verdicts = {path: _has_syntax(path) for path in dict.fromkeys([*self._broken, *changed])}
+        self._broken = [path for path, verdict in verdicts.items() if verdict is False]
+        return None if self._broken else next(filter(verdicts.get, changed), None)
+
     def _terminate(self, number: int, _frame: FrameType | None) -> None:
         """Handle SIGTERM while `run` does not: before the program has begun, or after its end."""
         if not self._has_changed:
@@ -129,15 +142,19 @@ class Restart:
             raise _ChangedError
 
 
-def _has_syntax(path: str) -> bool:
-    """Whether a file is Python. If it is not, the program of before goes on."""
+def _has_syntax(path: str) -> bool | None:
+    """Whether a file is Python; None if it is not there. If it is not, the program of before goes
+    on.
+    """
+    if os.path.isdir(path):
+        return True  # a package has come, or a module of it
     try:
         with open(path, "rb") as file:
             compile(file.read(), path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
+    except OSError:  # an editor is replacing it
+        return None
+    except Exception as error:  # a deep or long text raises others, such as MemoryError
         complain("".join(traceback.format_exception_only(error)).rstrip())
         complain(f"ergo: {os.path.basename(path)} is no Python now, so nothing is started again")
-        return False
-    except OSError:  # an editor is replacing it
         return False
     return True

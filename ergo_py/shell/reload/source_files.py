@@ -6,6 +6,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
+from time import time_ns
 from types import ModuleType, TracebackType
 from typing import Final
 
@@ -26,8 +27,9 @@ class SourceFiles:
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         self._modules = modules
         self._others = tuple(f"{folder}{os.sep}" for folder in _other_folders())
+        self._began = time_ns()
         self._stamps: dict[str, tuple[int, ...]] = {}
-        """The files with their state at the last look."""
+        """The files with their state at the last look; an empty state differs from all others."""
 
     def add(self, path: str) -> None:
         """Watch a file from now on, besides those of modules."""
@@ -38,8 +40,15 @@ class SourceFiles:
 
     def add_failed(self, error: BaseException | None) -> None:
         """Watch also the files in which an error has arisen: a module that could not be imported is
-        no module.
+        no module. A module that is missing is watched where it may come.
         """
+        if isinstance(error, ImportError) and error.name is not None:
+            for folder in map(os.path.abspath, sys.path):
+                place = os.path.join(folder, *error.name.split("."))
+                # The folder, too: a package needs no __init__.py.
+                for path in (f"{place}.py", os.path.join(place, "__init__.py"), place):
+                    if not path.startswith(self._others):
+                        self._stamps.setdefault(path, _stamp(path) or ())
         if isinstance(error, SyntaxError) and error.filename is not None:
             self._note_own(error.filename)
         trace: TracebackType | None = None if error is None else error.__traceback__
@@ -47,22 +56,34 @@ class SourceFiles:
             self._note_own(trace.tb_frame.f_code.co_filename)
             trace = trace.tb_next
 
-    def changed(self) -> str | None:
-        """A file that has changed since the last look; None if there is none. A module that is new
-        is watched from now on. A file that is missing has not changed: an editor may be about to
-        replace it.
+    def note_loaded(self) -> None:
+        """Watch the files of the modules that are imported. The next look tells of those that have
+        changed while the program was loaded, perhaps after their import.
         """
-        found = None
+        self._note_modules()
+        now = time_ns()  # a clock of another machine may run ahead
+        for path, stamp in self._stamps.items():
+            if stamp and self._began < stamp[0] <= now:
+                self._stamps[path] = ()
+
+    def changed(self) -> list[str]:
+        """The files that have changed since the last look. A module that is new is watched from now
+        on. A file that is missing has not changed: an editor may be about to replace it.
+        """
+        found = []
         for path, before in self._stamps.items():
             stamp = _stamp(path)
             if stamp is not None and stamp != before:
                 self._stamps[path] = stamp
-                found = path
+                found.append(path)
+        self._note_modules()
+        return found
+
+    def _note_modules(self) -> None:
         for module in list(self._modules.values()):
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and file.endswith(".py"):
                 self._note_own(file)
-        return found
 
     def _note_own(self, path: str) -> None:
         if path not in self._stamps and not path.startswith(self._others):

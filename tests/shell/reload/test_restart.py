@@ -36,12 +36,12 @@ class Looks(SourceFiles):
         self._path = path
         self._texts = iter(texts)
 
-    def changed(self) -> str | None:
+    def changed(self) -> list[str]:
         text = next(self._texts, None)
         if text is None:
-            return None
+            return []
         self._path.write_text(text, encoding="utf-8")
-        return str(self._path)
+        return [str(self._path)]
 
 
 def restart(path: Path, *texts: str | None) -> Restart:
@@ -73,19 +73,68 @@ def test_a_program_goes_on_while_its_file_is_no_python(
 ) -> None:
     path = tmp_path / "program.py"
 
-    assert restart(path, None, "def", "\0", "a = 1").run(serve) is None
+    deep = "a = " + "(" * 5000
+    assert restart(path, None, "def", "\0", deep, "a = 1").run(serve) is None
 
     told = capsys.readouterr().err
     assert told.index("SyntaxError: ") < told.index("program.py has changed")
-    assert told.count("ergo: program.py is no Python now, so nothing is started again\n") == 2
+    assert told.count("ergo: program.py is no Python now, so nothing is started again\n") == 3
     assert path.read_text(encoding="utf-8") == "a = 1"
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_change_of_another_file_does_not_end_a_program_while_one_is_no_python(
+    is_removed: bool, tmp_path: Path
+) -> None:
+    broken, other = tmp_path / "broken.py", tmp_path / "other.py"
+    looks = iter([("def", ""), ("", "a = 1"), ("def", "a = 2"), ("a = 1", "")])
+
+    class Both(SourceFiles):
+        def changed(self) -> list[str]:
+            texts = next(looks, None)
+            if texts is None:
+                other.write_text("a = 3", encoding="utf-8")
+                return [str(other)]
+            changed = [(p, t) for p, t in zip((broken, other), texts, strict=True) if t]
+            for path, text in changed:
+                path.write_text(text, encoding="utf-8")
+            if is_removed and texts == ("a = 1", ""):
+                broken.unlink()
+            return [str(path) for path, _ in changed]
+
+    assert Restart(Both({}), period=0.001).run(serve) is None
+
+    assert other.read_text(encoding="utf-8") == ("a = 3" if is_removed else "a = 2")
+
+
+def test_a_compiler_that_runs_out_of_memory_does_not_end_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        monkeypatch.undo()
+        raise MemoryError
+
+    monkeypatch.setattr("builtins.compile", fail)
+
+    assert restart(tmp_path / "program.py", None, "a = 1", "a = 2").run(serve) is None
+
+
+def test_a_folder_that_comes_starts_a_program_again_that_has_missed_it(tmp_path: Path) -> None:
+    class Come(SourceFiles):
+        def changed(self) -> list[str]:
+            return [str(tmp_path)]
+
+    def fail(_loaded: Callable[[], None]) -> Status:
+        raise Leave(Status.FAILED, "it could not be imported")
+
+    assert Restart(Come({}), period=0.001).run(fail) is None
 
 
 def test_a_file_that_vanishes_again_is_no_change(tmp_path: Path) -> None:
     class Vanishing(Looks):
-        def changed(self) -> str | None:
+        def changed(self) -> list[str]:
             found = super().changed()
-            if found is not None and self._path.read_text(encoding="utf-8") == "":
+            if found and self._path.read_text(encoding="utf-8") == "":
                 self._path.unlink()
             return found
 

@@ -1,6 +1,7 @@
 """`SourceFiles`: the watched files of a program."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -23,14 +24,14 @@ def test_a_changed_file_of_a_module_is_told_once(tmp_path: Path) -> None:
     later.write_text("b = 1", encoding="utf-8")
     modules = {"program": module(program), "builtin": ModuleType("builtin")}
     files = SourceFiles(modules)
-    assert files.changed() is None
+    assert files.changed() == []
 
     program.write_text("a = 10", encoding="utf-8")
     modules["later"] = module(later)
-    assert files.changed() == str(program)
-    assert files.changed() is None
+    assert files.changed() == [str(program)]
+    assert files.changed() == []
     later.write_text("b = 10", encoding="utf-8")
-    assert files.changed() == str(later)
+    assert files.changed() == [str(later)]
 
 
 def test_a_file_that_is_replaced_has_changed_and_a_missing_file_has_not(tmp_path: Path) -> None:
@@ -40,9 +41,9 @@ def test_a_file_that_is_replaced_has_changed_and_a_missing_file_has_not(tmp_path
     files.add(str(program))
 
     program.unlink()
-    assert files.changed() is None
+    assert files.changed() == []
     program.write_text("a = 10", encoding="utf-8")
-    assert files.changed() == str(program)
+    assert files.changed() == [str(program)]
 
 
 @pytest.mark.parametrize("own", [ergo_py, json, pytest])
@@ -74,4 +75,44 @@ def test_files_of_a_failed_import_are_watched(tmp_path: Path) -> None:
 
     for path in (broken, raising):
         path.write_text("fixed = True", encoding="utf-8")
-        assert files.changed() == str(path)
+        assert files.changed() == [str(path)]
+
+
+def test_a_file_that_changes_while_the_program_is_loaded_is_told_afterwards(
+    tmp_path: Path,
+) -> None:
+    program, early, late, ahead = [tmp_path / f"{name}.py" for name in ("a", "b", "c", "d")]
+    for path in (program, early, late, ahead):
+        path.write_text("a = 1", encoding="utf-8")
+        os.utime(path, (1000, 1000))
+    files = SourceFiles({path.stem: module(path) for path in (early, late, ahead)})
+    files.add(str(program))
+
+    program.write_text("a = 10", encoding="utf-8")
+    os.utime(program, (2000, 2000))
+    late.write_text("a = 10", encoding="utf-8")
+    now = late.stat().st_mtime + 1000
+    os.utime(ahead, (now, now))  # as a clock of another machine
+    files.note_loaded()
+
+    assert files.changed() == [str(program), str(late)]
+    assert files.changed() == []
+
+
+@pytest.mark.parametrize("created", ["later.py", "later/__init__.py", "later/part.py"])
+def test_a_missing_module_is_noticed_when_it_comes(
+    created: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = SourceFiles({})
+    try:
+        __import__("later.part")
+    except ImportError as error:
+        files.add_failed(error)
+    assert files.changed() == []
+
+    path = tmp_path / created
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("", encoding="utf-8")
+
+    assert files.changed() != []
