@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, cast
+from types import CoroutineType
+from typing import Any, Final, cast
 
 from .._core.inspection.state import attributes_of
 from .._core.kernel import Kernel
@@ -16,6 +17,9 @@ __all__ = ["Migrate", "Upgrade"]
 
 Migrate = Callable[[Any, Any], object]
 """Moves the state from the old instance to the new one."""
+
+
+_PLAIN: Final = "a plain function: `def migrate(old, new)`; no message is handled while it runs"
 
 
 class Upgrade:
@@ -40,11 +44,7 @@ class Upgrade:
         given, cls, old = self._migrate, self.spec.cls, type(process.behaviour_itself)
         called = f"upgrade_child({self._child!r}, {cls.__qualname__})"
         if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
-            raise BadInputError(
-                f"{called} with migrate",
-                given,
-                "a plain function: `def migrate(old, new)`; no message is handled while it runs",
-            )
+            raise BadInputError(f"{called} with migrate", given, _PLAIN)
         if isinstance(process, DispatchedProcess):
             raise NotAllowedError(
                 f"{called}: the callbacks of {process} run in a thread, which may still use the "
@@ -75,8 +75,10 @@ class Upgrade:
             if self._migrate is None:
                 for name, value in attributes_of(old).items():
                     setattr(new, name, value)
-            else:
-                self._migrate(old, new)
+            elif isinstance(awaited := self._migrate(old, new), CoroutineType):
+                # A lambda or an object may hide that its function is async.
+                awaited.close()  # else Python would warn about it, too
+                raise BadInputError("upgrade_child with migrate", self._migrate, _PLAIN)
             new._succeed(old)
         except Exception as error:
             add_note(

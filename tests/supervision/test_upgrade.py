@@ -414,6 +414,8 @@ async def test_an_upgrade_that_cannot_work_is_refused_with_the_cause() -> None:
             await upgrade("thread", New)
         with pytest.raises(BadInputError, match="a plain function"):
             await upgrade("child", New, migrate=awaits)
+        with pytest.raises(BadInputError, match="a plain function"):
+            await upgrade("child", New, migrate=lambda old, new: awaits(new, old))
         await top.stop_child("child")
         with pytest.raises(ChildNotRunningError):
             await upgrade("child", New)
