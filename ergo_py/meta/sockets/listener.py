@@ -391,7 +391,9 @@ class Listener(MetaProcess):
         if not self._open:
             return 0
         self._closing.drains.append(caller)
-        self._meta.kernel.clock.arm_call(Deadline(self.cut_rest), request.timeout)
+        self._meta.kernel.clock.arm_call(
+            Deadline(partial(self._end_drain, caller)), request.timeout
+        )
         return NO_REPLY
 
     @property
@@ -429,9 +431,12 @@ class Listener(MetaProcess):
             self._closing.is_draining = False
             self._wait.ring()
 
-    def cut_rest(self) -> None:
-        """The time of a drain is over: cut the connections that are left."""
-        if not self._closing.drains:
+    def _end_drain(self, caller: Caller) -> None:
+        """The time of a drain is over: cut the connections that are left. The drain of a caller
+        that has left cuts none for which another caller still waits.
+        """
+        drains = self._closing.drains
+        if not drains or (caller.settled and not all(other.settled for other in drains)):
             return
         cut = len(self._open)
         self._births.cancel()

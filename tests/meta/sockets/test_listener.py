@@ -32,7 +32,7 @@ from ergo_py import (
     Shutdown,
 )
 from ergo_py._core.runtime.bridge import Bridge
-from ergo_py.errors import ProcessUnknownError, UnhandledCallError
+from ergo_py.errors import CallTimeoutError, ProcessUnknownError, UnhandledCallError
 from ergo_py.meta import TCP
 from ergo_py.meta.parsing.framing import LengthHeader
 from ergo_py.meta.poller import SocketPoller
@@ -1531,6 +1531,39 @@ async def test_a_drain_cuts_the_connections_that_take_too_long(wire: Wire) -> No
         assert await node.call(server.id, Drain(0.01)) == 0
         with pytest.raises(UnhandledCallError):
             await node.call(server.id, "anything else")
+        await peer.aclose()
+
+
+async def test_the_drain_of_a_caller_that_has_left_does_not_cut_that_of_another(
+    wire: Wire,
+) -> None:
+    answers: list[object] = []
+
+    async def drain(timeout: float) -> None:
+        answers.append(await node.call(server.id, Drain(timeout), timeout=None))
+
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        peer = await wire.dial(server)
+        await mail.wait_for(TCPConnected)
+        with pytest.raises(CallTimeoutError):
+            await node.call(server.id, Drain(0.2), timeout=0.01)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain, 60.0)
+            await trio.sleep(0.4)  # longer than the first drain
+            assert server.connections == 1
+            await peer.aclose()
+        assert answers == [0]
+
+
+async def test_a_drain_whose_only_caller_has_left_cuts_at_its_time(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        peer = await wire.dial(server)
+        await mail.wait_for(TCPConnected)
+        with pytest.raises(CallTimeoutError):
+            await node.call(server.id, Drain(0.1), timeout=0.01)
+        assert await peer.receive_some() == b""
         await peer.aclose()
 
 
