@@ -5,6 +5,7 @@ The manager listens before the program runs, and goes on when the program ends: 
 the queue of the system while a program is replaced, and none is refused or reset.
 """
 
+import errno
 import os
 import socket
 from collections.abc import Mapping, MutableMapping
@@ -36,6 +37,10 @@ class InheritedSockets:
         count = environ.pop("LISTEN_FDS", "")
         names = environ.pop("LISTEN_FDNAMES", "")
         self._descriptors: list[tuple[str, int]] = []
+        self._missing: set[int] = set()
+        """The descriptors that the manager names and has not passed: if they are open, or will be,
+        they are of this program.
+        """
         self._kept: dict[str, int] = {}
         """The descriptors of the sockets that a predecessor has handed over, or that servers of
         this program have opened for a successor.
@@ -51,9 +56,13 @@ class InheritedSockets:
         given = names.split(":") if names else [_NAMELESS] * int(count)
         for number, name in zip(range(first, first + int(count)), given, strict=False):
             try:
+                # What Python itself opens is not inheritable, and what was inherited is.
+                is_passed = os.get_inheritable(number)
                 os.set_inheritable(number, False)
-            except OSError:  # not open; `open` says so when a server asks for it
-                pass
+            except OSError:
+                is_passed = False
+            if not is_passed:  # `open` says so when a server asks for it
+                self._missing.add(number)
             self._descriptors.append((name, number))
 
     def __len__(self) -> int:
@@ -90,7 +99,11 @@ class InheritedSockets:
     def to_hand_over(self) -> dict[str, int]:
         """The descriptors of all sockets that have a name of their own."""
         names = [name for name, _ in self._descriptors]
-        single = {name: number for name, number in self._descriptors if names.count(name) == 1}
+        single = {
+            name: number
+            for name, number in self._descriptors
+            if names.count(name) == 1 and number not in self._missing
+        }
         return single | self._kept
 
     def has(self, name: str) -> bool:
@@ -100,7 +113,8 @@ class InheritedSockets:
     def pass_on(self) -> None:
         """Let the program that this process executes next inherit the sockets."""
         for _, number in self._descriptors:
-            os.set_inheritable(number, True)
+            if number not in self._missing:
+                os.set_inheritable(number, True)
 
     def open(self, name: str) -> socket.socket:
         """A copy of the socket with a name.
@@ -113,6 +127,13 @@ class InheritedSockets:
             found = [self._kept[name]]
         if len(found) != 1:
             raise OSError(f"cannot listen with the inherited socket {name!r}: {self._why(name)}")
+        if found[0] in self._missing:
+            raise OSError(
+                errno.EBADF,
+                f"the inherited socket {name!r}, descriptor {found[0]}, was not passed: LISTEN_FDS "
+                "counts it, and it was not open; let ExecStart= start the program itself, or a "
+                "wrapper that leaves the descriptors open",
+            )
         try:
             copy = os.dup(found[0])
         except OSError as error:

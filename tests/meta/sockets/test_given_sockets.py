@@ -288,6 +288,28 @@ async def test_sockets_that_a_wrapper_has_kept_are_no_reason_to_open_others(
     )
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_descriptor_that_was_not_passed_is_no_socket_of_the_manager(
+    is_open: bool, tcp: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket of the program has its number, or gets it later."""
+    environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
+    if is_open:
+        os.dup2(tcp.fileno(), FIRST, inheritable=False)
+    made = InheritedSockets(environ, FIRST)
+    if not is_open:
+        os.dup2(tcp.fileno(), FIRST, inheritable=False)
+    try:
+        monkeypatch.setattr("ergo_py.meta.sockets.socket_setup.inherited_sockets", lambda: made)
+
+        assert "'http', descriptor 700, was not passed" in await refusal(TCPServer(sock="http"))
+        assert made.to_hand_over() == {}
+        made.pass_on()
+        assert not os.get_inheritable(FIRST)
+    finally:
+        os.close(FIRST)
+
+
 async def test_inherited_descriptors_that_are_no_open_sockets_are_refused(
     inherit: Inherit, tmp_path: Path
 ) -> None:
