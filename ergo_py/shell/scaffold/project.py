@@ -28,7 +28,15 @@ def new(options: argparse.Namespace) -> None:
         name = ProjectName.of(options.project)
     except BadNameError as error:
         raise Leave(Status.USAGE, str(error)) from None
-    create(name, Path.cwd())
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        raise Leave(
+            Status.FAILED,
+            f"{name.project} cannot be created: the current folder was removed, or cannot be "
+            "read; change to another folder first",
+        ) from error
+    create(name, here)
     source = _source()
     # Without the C extension the wheel fits the Python of the image, too.
     make_wheel = f"ERGO_PURE=1 pip wheel --no-deps --wheel-dir {name.project}/wheels"

@@ -16,8 +16,10 @@ _LIBRARY: Final = sys.stdlib_module_names | {"test"}
 
 _TAKEN: Final = frozenset(
     {"ergo", "ergo_py", "outcome", "pytest", "pytest_ergo_py", "structlog", "tests", "trio"}
+    | {"attr", "attrs", "idna", "sniffio", "sortedcontainers"}  # of trio
+    | {"build", "deploy", "dist", "wheels"}
 )
-"""Names of modules that the project itself uses."""
+"""Names of modules that the project itself uses, and of its other folders."""
 
 
 class BadNameError(Exception):
@@ -63,7 +65,8 @@ class ProjectName:
             )
         if package in _TAKEN:
             raise BadNameError(
-                f"NAME is {text!r}, a module that the project itself needs{_instead('my_shop')}"
+                f"NAME is {text!r}, a module or folder that the project itself needs"
+                f"{_instead(f'{text}_app')}"
             )
         if len(text) > _LONGEST:
             raise BadNameError(

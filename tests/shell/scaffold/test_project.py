@@ -317,3 +317,17 @@ def test_the_folder_of_a_project_has_usual_permissions(tmp_path: Path) -> None:
     place = create(SHORTEST, tmp_path)
 
     assert stat.S_IMODE(place.stat().st_mode) == stat.S_IMODE((tmp_path / "usual").stat().st_mode)
+
+
+def test_a_project_in_a_folder_that_was_removed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert main(["new", "shop"]) == Status.FAILED
+
+    told = capsys.readouterr().err
+    assert told.startswith("ergo: shop cannot be created: the current folder was removed")

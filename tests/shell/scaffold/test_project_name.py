@@ -44,9 +44,13 @@ def test_a_name_has_two_spellings(text: str, package: str) -> None:
         ("test", "a module of Python's standard library, which the project would hide"),
         (
             "trio",
-            "NAME is 'trio', a module that the project itself needs; write `ergo new my_shop`",
+            "NAME is 'trio', a module or folder that the project itself needs; write "
+            "`ergo new trio_app`",
         ),
-        ("ergo-py", "NAME is 'ergo-py', a module that the project itself needs"),
+        ("ergo-py", "NAME is 'ergo-py', a module or folder that the project itself needs"),
+        ("attr", "a module or folder that the project itself needs"),
+        ("sniffio", "a module or folder that the project itself needs"),
+        ("dist", "a module or folder that the project itself needs"),
         ("x" * 32, "NAME has 32 characters; allowed are 31"),
     ],
 )
