@@ -1556,7 +1556,7 @@ async def test_the_drain_of_a_caller_that_has_left_does_not_cut_that_of_another(
         assert answers == [0]
 
 
-async def test_a_drain_whose_only_caller_has_left_cuts_at_its_time(wire: Wire) -> None:
+async def test_a_drain_cuts_late_connections_although_the_caller_has_left(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
         peer = await wire.dial(server)

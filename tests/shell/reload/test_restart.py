@@ -83,7 +83,7 @@ def test_a_program_goes_on_while_its_file_is_no_python(
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_a_change_of_another_file_does_not_end_a_program_while_one_is_no_python(
+def test_a_broken_file_keeps_a_program_running_while_others_change(
     is_removed: bool, tmp_path: Path
 ) -> None:
     broken, other = tmp_path / "broken.py", tmp_path / "other.py"
