@@ -547,9 +547,8 @@ class TaskGuard:
         self._task = current_task()
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
-        if error is None or isinstance(error, trio.Cancelled):
-            return False
-        if isinstance(error, GeneratorExit) and is_being_closed(self._task):
+        # A task that is abandoned inside a nursery cannot leave its scopes in order: trio raises.
+        if error is None or isinstance(error, trio.Cancelled) or is_being_closed(self._task):
             return False
         self._kernel.fail(f"a task of the node failed: {self._task.name}", error)
         return True

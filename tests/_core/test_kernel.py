@@ -25,6 +25,7 @@ from ergo_py import (
     Threads,
     Why,
 )
+from ergo_py._core.runtime.cancel_scopes import close_coroutine
 from ergo_py._core.tables.mailbox import LOG_LIMIT
 from ergo_py._core.tables.relations import Kind, Relation
 from ergo_py.errors import EscalationError, ProcessUnknownError
@@ -406,6 +407,21 @@ def test_a_task_of_the_node_that_is_closed_after_the_run_is_no_failure() -> None
             return running
 
     trio.run(main).close()
+
+
+async def test_an_error_of_a_task_that_is_abandoned_is_no_failure_of_the_node() -> None:
+    async def fail_at_the_end() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise Failed
+
+    async with running_node() as node:
+        running = kernel_of(node)._run(fail_at_the_end, (), None)
+        running.send(None)
+        close_coroutine(running)
+
+        assert kernel_of(node).fatal is None
 
 
 async def test_a_failure_of_a_task_goes_to_the_function_that_takes_it() -> None:
