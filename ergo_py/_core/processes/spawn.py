@@ -292,7 +292,10 @@ async def _wait_for_init(process: Process, context: Context) -> None:
         raise process.reason.error
     # Raise also if init swallowed the cancellation: it returned too late, and so has failed.
     if (scope.cancel_called or abandonable.abandoned) and not isinstance(process.reason, Killed):
-        raise InitTimeoutError(process.callbacks.behaviour, timeout)
+        group = getattr(process, "thread_group", None)
+        holder = None if group is None else group.holder()
+        waits = holder is not None and holder is not process
+        raise InitTimeoutError(process.callbacks.behaviour, timeout, holder if waits else None)
     turn.interrupt_by(None)
 
 

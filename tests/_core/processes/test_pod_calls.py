@@ -24,7 +24,7 @@ from ergo_py import (
     Threads,
 )
 from ergo_py._core.runtime.dispatcher_threads import _DEPTH
-from ergo_py.errors import DeadlockError
+from ergo_py.errors import DeadlockError, InitTimeoutError
 from tests.actors import Failed
 from tests.dispatched import AsyncDoer, Doer, Gate, heard
 from tests.meta.owner import eventually
@@ -527,3 +527,21 @@ async def test_the_function_of_a_task_in_a_pod_cannot_ask_the_pod() -> None:
             await task
 
         assert caught.value.ring == (task.pid, one, task.pid)
+
+
+async def test_a_start_inside_a_held_pod_fails_with_the_name_of_the_holder() -> None:
+    child = ChildSpec("child", Doer, dispatcher=POD, init_timeout=0.05)
+
+    def supervise(me: Doer) -> str:
+        try:
+            me.wait_for(me.node.supervise([child]))
+        except InitTimeoutError as error:
+            return str(error)
+        return "served"
+
+    async with running_node() as node:
+        [one] = await spawned(node, 1)
+
+        told = await node.call(one, supervise, timeout=30)
+
+        assert f"a callback of {process_of(node, one)} holds its thread" in told

@@ -46,10 +46,14 @@ class InitError(SpawnError):
 class InitTimeoutError(SpawnError, TimeoutError):
     """``init`` took longer than ``init_timeout``."""
 
-    def __init__(self, behaviour: str, timeout: float) -> None:
+    def __init__(self, behaviour: str, timeout: float, holder: object = None) -> None:
         super().__init__(
             f"init of {behaviour} took more than {timeout:g} s; give spawn a larger init_timeout, "
             "or do less in init"
+            if holder is None
+            else f"init of {behaviour} has not begun within {timeout:g} s: a callback of {holder} "
+            "holds its thread; if that callback waits for this start, make it an `async def` "
+            "callback, or give the new process another dispatcher"
         )
         self.behaviour = behaviour
         self.timeout = timeout
