@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import trio
 
-from ergo_py import Node, open_node
+from ergo_py import Caller, Node, open_node
 from ergo_py._core.kernel import Kernel
 from ergo_py._core.log import _writer
 from ergo_py._core.messaging.router import Router
@@ -44,6 +44,7 @@ __all__ = [
     "process_behind",
     "process_of",
     "process_of_ending",
+    "promise_answer",
     "refused",
     "relation_tables",
     "replace_key_owners",
@@ -402,3 +403,8 @@ def plan_of(supervisor: Any) -> Any:
 def replace_key_owners(pool: Any, owners: dict[Any, Any]) -> None:
     """Let a pool keep in this dictionary which worker gets which key."""
     pool._pool()._pool_mailbox._owners = owners
+
+
+def promise_answer(caller: Caller) -> None:
+    """Let a call be deferred, without a callee that would have to end."""
+    caller._deferred = True

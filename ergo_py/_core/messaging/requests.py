@@ -15,6 +15,7 @@ from ..vocabulary.envelopes import RESPONSE, SYSTEM_LANE, Priority
 from ..vocabulary.errors import NodeStoppedError
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.messages import Response
+from ..vocabulary.text import shown
 from .calls import Calls
 from .clock import Clock
 from .router import LANES, Router
@@ -139,8 +140,8 @@ def _for_a_future(error: BaseException) -> BaseException:
         return error
     try:
         raise RuntimeError(
-            f"the answer is the exception {error!r}, which a future cannot pass on; let the callee "
-            "raise another exception"
+            f"the answer is the exception {shown(error)}, which a future cannot pass on; let the "
+            "callee raise another exception"
         ) from error
     except RuntimeError as wrapped:
         return wrapped

@@ -1,5 +1,6 @@
 """Requests of processes: asking without waiting. Each has exactly one response."""
 
+from concurrent.futures import CancelledError as FutureCancelledError
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,6 +39,8 @@ from ergo_py import (
     exposed,
 )
 from ergo_py._core.messaging.requests import RequestCaller
+from ergo_py._core.messaging.requests import ask as ask_from_a_thread
+from ergo_py._core.vocabulary.envelopes import Priority
 from ergo_py.errors import InitTimeoutError, ServiceGoneError, TargetTypeError
 from ergo_py.info import Dispatcher
 from ergo_py.state_machine import state
@@ -778,3 +781,34 @@ async def test_a_process_that_ends_in_a_single_step_abandons_its_requests() -> N
         gate.set()
 
         assert await node.call(silent, None) == []
+
+
+class Answering(Actor):
+    """Answers with an exception that `reject` would refuse."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        caller.settle(None, self.error)
+        return NO_REPLY
+
+
+@pytest.mark.parametrize("error", [StopIteration(3), FutureCancelledError(), Failed("usual")])
+async def test_a_future_raises_a_runtime_error_for_errors_that_it_refuses(
+    error: Exception,
+) -> None:
+    async with running_node() as node:
+        kernel = kernel_of(node)
+        pid = await node.spawn(partial(Answering, error))
+        future = ask_from_a_thread(
+            kernel.calls, kernel.router, kernel.pid, pid, "anything", 5.0, Priority.NORMAL
+        )
+        await wait_all_tasks_blocked()
+        raised = future.exception()
+
+    if isinstance(error, Failed):
+        assert raised is error
+    else:
+        assert isinstance(raised, RuntimeError)
+        assert raised.__cause__ is error

@@ -11,7 +11,7 @@ from ergo_py._core.runtime.handoff import SWITCH, turns_of_loop
 from ergo_py._core.runtime.parking import TrioTurns, park_as
 from ergo_py._core.vocabulary.reasons import NoProcess
 from tests.actors import Recorder
-from tests.support import process_of, replace_private, running_node
+from tests.support import process_of, promise_answer, replace_private, running_node
 
 
 @pytest.fixture(autouse=True)
@@ -232,7 +232,7 @@ async def test_a_root_runs_callers_in_its_own_turn(
     turns, root = turns_of_loop(True), current_task()
     await checkpoint()
     assert turns.begin(root)
-    calls[2]._deferred = True  # a callee has promised an answer
+    promise_answer(calls[2])
     settled = [calls[number].settle_in(turns, number, None) for number in (2, 0, 0)]
     order.append("brought")
     assert turns.serve(root)
