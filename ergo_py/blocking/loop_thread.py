@@ -26,6 +26,7 @@ import trio
 from .._core.node_lifecycle import NodeKeywords
 from .._core.runtime.bridge import Parker, wait_in_slices
 from .._core.runtime.dispatcher_threads import job_here
+from .._core.runtime.thread_parent import is_thread_of
 from .._core.vocabulary.errors import NodeStoppedError, NotAllowedError
 from .._core.vocabulary.info import ExitReport
 from ..node import Node
@@ -105,7 +106,7 @@ class OwnedNode(BlockingNode):
     def _refuse_own_threads(self) -> None:
         bridge = self._kernel.router.bridge
         bridge.refuse_on_loop("close()", "`node.stop_soon()`")
-        if job_here(bridge) is not None:
+        if job_here(bridge) is not None or is_thread_of(bridge):
             raise NotAllowedError(
                 "close() would wait for the callback that calls it; write `node.stop_soon()` "
                 "instead"

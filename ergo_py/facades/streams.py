@@ -31,6 +31,7 @@ class _Stream(Facade, Generic[T]):
         super().__init__(stream, kernel)
         self._kept: deque[outcome.Outcome[T]] = deque()
         self._turn = trio.Lock()
+        self._opening = trio.CancelScope()
 
     async def _step(self) -> outcome.Outcome[T]:
         # Steps wait for each other: a cancelled step may still take a part, which comes first.
@@ -38,6 +39,13 @@ class _Stream(Facade, Generic[T]):
             if self._kept:
                 return self._kept.popleft()
             try:
+                if isinstance(self._subject, CalledStream):
+                    # A cancelled step must not withdraw the call: the next step would call again,
+                    # and a callee that gives its parts away once has no more.
+                    with trio.CancelScope(shield=True) as self._opening:
+                        await self._subject.open()
+                    if self._opening.cancelled_caught:
+                        raise StopAsyncIteration
                 return outcome.Value(await self._subject.__anext__())
             except Exception as error:
                 return outcome.Error(error)
@@ -47,6 +55,7 @@ class _Stream(Facade, Generic[T]):
 
     async def _aclose(self) -> None:
         self._kept = deque(maxlen=0)  # drops the part of a cancelled step, too
+        self._opening.cancel()
         await self._subject.aclose()
 
 

@@ -91,13 +91,14 @@ def check_urls(what: str, urls: str | list[str], *schemes: str) -> list[str]:
     """
     given = [urls] if isinstance(urls, str) else urls
     if not isinstance(given, list) or not given:
-        raise BadInputError(what, given, f"{schemes[0]}://host, or a list of such addresses")
+        wish = f"{schemes[0]}://host, or a list of such addresses"
+        raise BadInputError(what, f"a {type(given).__name__}", wish)
     found: list[str] = []
     for url in given:
         is_bare = isinstance(url, str) and "://" not in url
         checked = check_url(what, f"{schemes[0]}://{url}" if is_bare else url, *schemes)
         if not urlsplit(checked).hostname:
-            raise BadInputError(what, checked, f"{schemes[0]}://host, with a host")
+            raise BadInputError(what, _without_login(checked), f"{schemes[0]}://host, with a host")
         found.append(checked)
     return found
 

@@ -67,7 +67,8 @@ class CallIntake:
 
     def _drop_given_up(self) -> None:
         self._unseen += 1
-        if self._waiting and self._unseen > len(self._waiting) // _SHARE:
+        is_full = len(self._waiting) >= self._most and self._waiting[0][1].settled
+        if is_full or (self._waiting and self._unseen > len(self._waiting) // _SHARE):
             self._unseen = 0
             self._waiting = deque(each for each in self._waiting if not each[1].settled)
 

@@ -149,14 +149,19 @@ class CalledStream(Generic[R]):
     def __aiter__(self) -> "CalledStream[R]":
         return self
 
-    async def __anext__(self) -> R:
+    async def open(self) -> "PartStream[R]":
+        """Make the call, unless it was made."""
         if self._parts is None:
             self._parts = await self._open()
+        return self._parts
+
+    async def __anext__(self) -> R:
+        parts = await self.open()
         if self._timeout is None:
-            return await anext(self._parts)
+            return await anext(parts)
         with trio.move_on_after(self._timeout):
-            return await anext(self._parts)
-        self._parts._close()
+            return await anext(parts)
+        parts._close()
         raise CallTimeoutError(self._to, self._request, self._timeout)
 
     async def _open(self) -> "PartStream[R]":

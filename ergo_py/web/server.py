@@ -323,8 +323,9 @@ class WebServer(Listener):
 
     def accept_again(self) -> None:
         """Accept connections and requests as before :meth:`begin_drain`."""
-        self._site.end_drain()
         super().accept_again()
+        if not self._closing.is_draining and not self._closing.is_shut:
+            self._site.end_drain()
 
     async def terminate(self, reason: Reason) -> None:
         """Wait for the connections, and stop the mounted applications."""

@@ -344,6 +344,42 @@ async def test_a_closed_stream_has_no_kept_part(node: AsyncioNode) -> None:
     assert [part async for part in stream] == []
 
 
+class Once(Actor):
+    """Gives its parts away to the first caller, when it is told to."""
+
+    def __init__(self, asked: threading.Event, gate: trio.Event) -> None:
+        self.parts, self.asked, self.gate = [1, 2, 3], asked, gate
+
+    async def handle_call(self, request: Any, caller: Caller) -> Any:
+        self.asked.set()
+        await self.gate.wait()
+        parts, self.parts = self.parts, []
+        return self.stream(parts)
+
+
+@on_asyncio
+async def test_a_cancelled_first_step_does_not_repeat_the_call(node: AsyncioNode) -> None:
+    asked, gate = threading.Event(), trio.Event()
+    async with node.call_stream(await node.spawn(Once, asked, gate), "take") as stream:
+        await cancel_a_step(stream, asked.wait)
+        await node.run(lambda _node: gate.set())
+        assert [part async for part in stream] == [1, 2, 3]
+
+
+@on_asyncio
+async def test_a_stream_that_is_closed_before_its_answer_gives_the_call_up(
+    node: AsyncioNode,
+) -> None:
+    asked, gate = threading.Event(), trio.Event()
+    stream = node.call_stream(await node.spawn(Once, asked, gate), "take", timeout=None)
+    step = asyncio.ensure_future(anext(stream))
+    await asyncio.to_thread(asked.wait)
+    await stream.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await step
+    await node.run(lambda _node: gate.set())
+
+
 @on_asyncio
 async def test_steps_with_a_time_limit_lose_no_publication(node: AsyncioNode) -> None:
     await node.open_topic("prices")

@@ -330,6 +330,24 @@ def test_a_callback_that_closes_its_node_is_refused(dispatcher: Any) -> None:
     assert answer.startswith("close() would ")
 
 
+@pytest.mark.counted
+def test_a_task_that_closes_its_node_is_refused() -> None:
+    answers: list[str] = []
+
+    def close() -> None:
+        try:
+            node.close()
+        except NotAllowedError as error:
+            answers.append(str(error))
+
+    with quiet_node() as node:
+        node.run_task(close).result(30)
+
+    assert answers == [
+        "close() would wait for the callback that calls it; write `node.stop_soon()` instead"
+    ]
+
+
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
     """A shell that runs the tests in the background has Ctrl-C ignored."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from ergo_py import Drain
 from ergo_py._core.verbs.node_access import kernel_of
 from ergo_py.handover.arriving_connections import ArrivingConnections
 from ergo_py.handover.channel import REQUEST, Channel, Line, make_turn, take_turn
@@ -245,6 +246,17 @@ async def test_a_server_that_was_drained_before_does_not_accept_again(
         await server.begin_drain()
         await succeed_and_end(late_move)
         await reports.has_failed.wait()
+        assert server.is_draining
+
+
+async def test_a_server_that_a_process_drains_meanwhile_does_not_accept_again(
+    place: Path, autojump_clock: Any
+) -> None:
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
+        (server,) = listeners_of(kernel_of(old.node))
+        await server.begin_drain(is_replaced=True)
+        assert await old.node.call(server.id, Drain(1.0)) == 0
+        server.accept_again()
         assert server.is_draining
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "ThreadHost",
     "ThreadParent",
     "capture_cancellation",
+    "is_thread_of",
     "task_waiting_for_thread",
     "unmet",
 ]
@@ -217,6 +218,12 @@ async def capture_cancellation() -> RaiseCancel:
         scope.cancel()
         await wait_task_rescheduled(abort)
     return captured[0]
+
+
+def is_thread_of(bridge: Bridge) -> bool:
+    """Whether a task of the node of this bridge waits for this thread."""
+    token = getattr(_record, "token", None)
+    return isinstance(token, ThreadParent) and token._bridge is bridge
 
 
 def task_waiting_for_thread() -> Task | None:

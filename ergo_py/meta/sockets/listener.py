@@ -85,11 +85,13 @@ class _EndedConnections:
 class _Closing:
     """How far a server has come with its end. On the loop."""
 
-    __slots__ = ("drains", "is_draining", "is_shut")
+    __slots__ = ("drains", "is_asked", "is_draining", "is_shut")
 
     def __init__(self) -> None:
         self.is_draining = False
         """No further connection is accepted; the others go on until they are done."""
+        self.is_asked = False
+        """A process has asked for the drain: it is not undone."""
         self.is_shut = False
         """The owner is ending: no further connection begins."""
         self.drains: list[Caller] = []
@@ -387,6 +389,7 @@ class Listener(MetaProcess):
         """Serve ``Drain``."""
         if not isinstance(request, Drain):
             raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
+        self._closing.is_asked = True
         await self.begin_drain()
         if not self._open:
             return 0
@@ -426,7 +429,8 @@ class Listener(MetaProcess):
 
     def accept_again(self) -> None:
         """Accept connections as before :meth:`begin_drain`: the next program has ended."""
-        if not self.stopping and not self._closing.is_shut:
+        closing = self._closing
+        if not (self.stopping or closing.is_shut or closing.is_asked):
             self._meta.resources.bell().hush()
             self._closing.is_draining = False
             self._wait.ring()

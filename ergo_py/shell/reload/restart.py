@@ -84,6 +84,7 @@ class Restart:
         sys.stderr.flush()
         os.chdir(self._directory)
         inherited_sockets().pass_on()
+        self._environ["ERGO_WRITTEN"] = os.pathsep.join(self._files.written)
         os.execve(sys.executable, sys.orig_argv, self._environ)
 
     def _run(self, program: Callable[[Callable[[], None]], Status]) -> Status:

@@ -28,6 +28,14 @@ class SourceFiles:
         self._modules = modules
         self._others = tuple(f"{folder}{os.sep}" for folder in _other_folders())
         self._began = time_ns()
+        self.written: set[str] = set(
+            filter(None, os.environ.pop("ERGO_WRITTEN", "").split(os.pathsep))
+        )
+        """The files that have changed while a start of the program loaded it. The next start does
+        not tell of them again: a program that writes a module before its import would start for
+        ever.
+        """
+        self._known = frozenset(self.written)
         self._stamps: dict[str, tuple[int, ...]] = {}
         """The files with their state at the last look; an empty state differs from all others."""
 
@@ -63,7 +71,8 @@ class SourceFiles:
         self._note_modules()
         now = time_ns()  # a clock of another machine may run ahead
         for path, stamp in self._stamps.items():
-            if stamp and self._began < stamp[0] <= now:
+            if stamp and self._began < stamp[0] <= now and path not in self._known:
+                self.written.add(path)
                 self._stamps[path] = ()
 
     def changed(self) -> list[str]:

@@ -148,6 +148,7 @@ def test_a_subject_may_have_wildcards(subject: str) -> None:
     [
         *("http://h", "", "nats://", "nats:h", "h:port", None, [], ["nats://h", "http://h"]),
         *(["nats://h", 5], ["nats://user:cret"], "nats://user:se/cret@host"),
+        *("nats://user:cret@/x", "nats://user:cret@:4222/x", ("nats://user:cret@h",)),
     ],
 )
 def test_servers_of_nats_that_cannot_be_read_are_refused(servers: Any) -> None:

@@ -34,6 +34,30 @@ def test_a_changed_file_of_a_module_is_told_once(tmp_path: Path) -> None:
     assert files.changed() == [str(later)]
 
 
+def test_a_file_that_each_start_writes_is_told_by_the_first_start_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, now = tmp_path / "written.py", 100
+    written.write_text("a = 1", encoding="utf-8")
+    monkeypatch.setattr("ergo_py.shell.reload.source_files.time_ns", lambda: now)
+
+    def load() -> SourceFiles:
+        nonlocal now
+        files = SourceFiles({"written": module(written)})
+        os.utime(written, ns=(now + 50, now + 50))
+        now += 100
+        files.note_loaded()
+        return files
+
+    first = load()
+    assert first.changed() == [str(written)]
+    monkeypatch.setenv("ERGO_WRITTEN", os.pathsep.join(first.written))
+    second = load()
+    assert second.changed() == []
+    assert second.written == {str(written)}
+    assert "ERGO_WRITTEN" not in os.environ
+
+
 def test_a_file_that_is_replaced_has_changed_and_a_missing_file_has_not(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("a = 1", encoding="utf-8")
