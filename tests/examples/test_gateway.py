@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -93,6 +93,15 @@ def decoders(program: int) -> list[int]:
     ]
 
 
+async def decoder_of_this_program() -> int:
+    """The decoder, when it has begun. A decoder that starts slowly is replaced: for a moment there
+    is none.
+    """
+    while not (found := decoders(os.getpid())):  # noqa: ASYNC110 - there is no event
+        await trio.sleep(0.01)
+    return found[0]
+
+
 # -- mishaps ---------------------------------------------------------------------------------------
 
 
@@ -170,8 +179,9 @@ async def test_the_program_takes_any_number_of_frames_through_small_pipes() -> N
 @needs_proc
 async def test_a_program_that_is_stopped_is_replaced(database: Path) -> None:
     async with gateway(database, patience=0.2) as node:
-        [stopped] = decoders(os.getpid())
-        os.kill(stopped, signal.SIGSTOP)
+        stopped = await decoder_of_this_program()
+        with suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGSTOP)
         await Device(partial(where, node, "tcp"), 2, 10).deliver()
 
         assert stopped not in decoders(os.getpid())
@@ -231,7 +241,7 @@ async def test_the_parts_end_in_order_when_decoder_and_supervisor_die_at_once(
     async with gateway(database) as node:
         reasons: list[Reason] = []
         watch = await node.spawn(Watch.spec(reasons))
-        [program] = decoders(os.getpid())
+        program = await decoder_of_this_program()
         os.kill(program, signal.SIGSTOP)
         device = Device(partial(where, node, "tcp"), 2, 10)
         async with trio.open_nursery() as nursery:
