@@ -150,10 +150,10 @@ async def test_a_serial_line_goes_on_after_its_cable_was_loose() -> None:
         await start_gateway(node)
 
         await wait_stored(node, 25)
-        metas = [await node.inspect_meta(each) for each in node.metas()]
-        (openings,) = [int(each["openings"]) for each in metas if "openings" in each]
+        # Others may end before they answer: the pipeline has some of its own.
+        (line,) = [a for a in node.metas() if node.meta_info(a).behaviour == "SerialLine"]
 
-        assert openings >= 3
+        assert int((await node.inspect_meta(line))["openings"]) >= 3
         assert node.crashes() == []
 
 
