@@ -1,7 +1,8 @@
 """`BlockingStream` and `AsyncioStream`: async iterators of a node, for other code."""
 
-from collections import deque
+from bisect import insort
 from collections.abc import AsyncIterator, Callable
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -22,39 +23,48 @@ T = TypeVar("T")
 
 class _Stream(Facade, Generic[T]):
     """The steps of an async iterator, on the node's loop. If a reader is cancelled, the part or the
-    exception that its step has taken is kept for the next step.
+    exception that its step has taken is kept for the next step, in the order of the stream.
     """
 
     _variable = "stream"
 
     def __init__(self, stream: AsyncIterator[T], kernel: Kernel) -> None:
         super().__init__(stream, kernel)
-        self._kept: deque[outcome.Outcome[T]] = deque()
+        self._taken = 0
+        self._kept: list[tuple[int, outcome.Outcome[T]]] | None = []
         self._turn = trio.Lock()
         self._opening = trio.CancelScope()
 
-    async def _step(self) -> outcome.Outcome[T]:
+    async def _step(self) -> tuple[int, outcome.Outcome[T]]:
+        """Take a part or an exception, with its number."""
         # Steps wait for each other: a cancelled step may still take a part, which comes first.
         async with self._turn:
             if self._kept:
-                return self._kept.popleft()
-            try:
-                if isinstance(self._subject, CalledStream):
-                    # A cancelled step must not withdraw the call: the next step would call again,
-                    # and a callee that gives its parts away once has no more.
-                    with trio.CancelScope(shield=True) as self._opening:
-                        await self._subject.open()
-                    if self._opening.cancelled_caught:
-                        raise StopAsyncIteration
-                return outcome.Value(await self._subject.__anext__())
-            except Exception as error:
-                return outcome.Error(error)
+                return self._kept.pop(0)
+            result = await self._take()
+            self._taken += 1
+            return self._taken, result
 
-    def _keep(self, taken: outcome.Outcome[T]) -> None:
-        self._kept.appendleft(taken)
+    async def _take(self) -> outcome.Outcome[T]:
+        try:
+            if isinstance(self._subject, CalledStream):
+                # A cancelled step must not withdraw the call: the next step would call again,
+                # and a callee that gives its parts away once has no more.
+                with trio.CancelScope(shield=True) as self._opening:
+                    await self._subject.open()
+                if self._opening.cancelled_caught:
+                    raise StopAsyncIteration
+            return outcome.Value(await self._subject.__anext__())
+        except Exception as error:
+            return outcome.Error(error)
+
+    def _keep(self, taken: tuple[int, outcome.Outcome[T]]) -> None:
+        # Steps that are cancelled together give their parts back in any order.
+        if self._kept is not None:
+            insort(self._kept, taken, key=itemgetter(0))
 
     async def _aclose(self) -> None:
-        self._kept = deque(maxlen=0)  # drops the part of a cancelled step, too
+        self._kept = None  # the part of a step that is cancelled later is dropped, too
         self._opening.cancel()
         await self._subject.aclose()
 
@@ -69,7 +79,7 @@ class BlockingStream(_Stream[T], Blocking):
 
     def __next__(self) -> T:
         try:
-            return self._wait(self._step, self._keep).unwrap()
+            return self._wait(self._step, self._keep)[1].unwrap()
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -96,7 +106,7 @@ class AsyncioStream(_Stream[T], Asyncio):
         return self
 
     async def __anext__(self) -> T:
-        return (await self._wait(self._step, self._keep)).unwrap()
+        return (await self._wait(self._step, self._keep))[1].unwrap()
 
     async def aclose(self) -> None:
         """End the iteration: unsubscribe, or cancel the producer of the parts."""

@@ -310,9 +310,9 @@ async def cancel_a_step(stream: Any, let_it_take: Callable[[], object]) -> None:
         await step
 
 
-def block_until_taken(stream: Any) -> None:
-    """Block asyncio's loop until the node has taken a part out of a stream."""
-    while "1 taken" not in repr(stream):
+def block_until_taken(stream: Any, parts: int = 1) -> None:
+    """Block asyncio's loop until the node has taken so many parts out of a stream."""
+    while f"{parts} taken" not in repr(stream):
         time.sleep(0.001)
 
 
@@ -321,6 +321,22 @@ async def test_a_cancelled_step_keeps_its_part_for_the_next_step(node: AsyncioNo
     async with node.map_stream(abs, range(5)) as stream:
         for _ in range(2):  # what was kept can be kept again
             await cancel_a_step(stream, lambda: block_until_taken(stream))
+        assert [part async for part in stream] == [0, 1, 2, 3, 4]
+
+
+@on_asyncio
+async def test_parts_of_steps_that_are_cancelled_together_keep_their_order(
+    node: AsyncioNode,
+) -> None:
+    async with node.map_stream(abs, range(5)) as stream:
+        steps = [asyncio.ensure_future(anext(stream)) for _ in range(3)]
+        await asyncio.sleep(0)
+        block_until_taken(stream, 3)
+        for step in steps:
+            step.cancel()
+        assert {type(each) for each in await asyncio.gather(*steps, return_exceptions=True)} == {
+            asyncio.CancelledError
+        }
         assert [part async for part in stream] == [0, 1, 2, 3, 4]
 
 
