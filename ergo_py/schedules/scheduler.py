@@ -173,10 +173,12 @@ class _Planned:
         return self.is_ahead(now) or (self.later is not None and self.later <= now)
 
     def settle(self, now: datetime, batch: "_Batch", delay: float) -> None:
-        """Go on to the time after a batch of runs."""
-        self.since = None
+        """Go on to the time after a batch of runs. A last run that lies later counts again when the
+        clock is there: these runs were of a clock that is behind.
+        """
+        self.since = self.later
         self.skipped += batch.dropped
-        self.plan(now, batch.following, delay, None)
+        self.plan(now, batch.following, delay, self.later)
 
     def wait(self, due: datetime | None) -> None:
         """Let a run wait for the previous run."""
