@@ -252,7 +252,8 @@ class Scheduler(Actor):
             it begins. While the store fails, or has not answered, no job runs; they are late then.
 
     Raises:
-        BadInputError: two jobs have the same name, or an argument has a wrong type.
+        BadInputError: two jobs have the same name, an argument has a wrong type, or the process has
+            no name to store ``last_runs`` under.
         EntityKindUnknownError: the node does not keep ``last_runs``.
     """
 
@@ -306,7 +307,14 @@ class Scheduler(Actor):
             self._planned[job.name] = _Planned(job)
         self._plan(self._planned.values())
         if self._last_runs is not None:
-            self._store = self.entity(self._last_runs, self._process.name or "scheduler")
+            if self._process.name is None:
+                raise BadInputError(
+                    "Scheduler(last_runs)",
+                    self._last_runs,
+                    "a scheduler with a name, under which its last runs are stored: "
+                    'ChildSpec("schedule", Scheduler, …), or node.spawn(…, name="schedule")',
+                )
+            self._store = self.entity(self._last_runs, self._process.name)
         self._turn()
 
     # -- verbs for other processes -----------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import ChildSpec, Cron, InitError, Job, Node, Scheduler, ask, open_node
+from ergo_py import BadInputError, ChildSpec, Cron, InitError, Job, Node, Scheduler, ask, open_node
 from ergo_py.entities import Entities, EntityStoreError, LastRuns, MemoryStore
 from ergo_py.entities.stores.store import Write
 from tests.actors import LogKeeper
@@ -277,7 +277,7 @@ def test_a_scheduler_without_entities_is_refused() -> None:
     async def test() -> None:
         async with open_node("schedule@test", log_output="none", watchdog=None) as node:
             with pytest.raises(InitError, match="this node keeps no LastRuns entities"):
-                await node.spawn(Scheduler.spec([], last_runs=LastRuns))
+                await node.spawn(Scheduler.spec([], last_runs=LastRuns), name="schedule")
 
     run_virtual(test)
 
@@ -363,6 +363,16 @@ def test_a_job_that_is_added_later_is_remembered() -> None:
         async with program.life(0.1):
             pass
         assert program.runs == [2.1]
+
+    run_virtual(test)
+
+
+def test_a_scheduler_without_a_name_is_refused() -> None:
+    async def test() -> None:
+        async with Program().life(0.0) as node:
+            with pytest.raises(InitError, match="a scheduler with a name") as caught:
+                await node.spawn(Scheduler.spec(last_runs=LastRuns))
+        assert isinstance(caught.value.__cause__, BadInputError)
 
     run_virtual(test)
 
