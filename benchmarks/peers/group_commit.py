@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Balance", "GroupCommit", "HandMade"]
+__all__ = ["Balance", "ComparingCommit", "GroupCommit", "HandMade"]
 
 W = TypeVar("W")
 """Waits for a command, such as a future."""
@@ -57,7 +57,7 @@ class GroupCommit(Generic[W]):
         connection = sqlite3.connect(self._path, isolation_level=None)
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
-        connection.execute("create table accounts (key text primary key, row blob) without rowid")
+        self._make(connection)
         while True:
             with self._changed:
                 while not (self._rows or self._is_closed):
@@ -67,10 +67,52 @@ class GroupCommit(Generic[W]):
             if not rows:
                 break
             connection.execute("begin immediate")
-            connection.executemany("insert or replace into accounts values (?, ?)", rows.items())
+            self._write(connection, rows)
             connection.execute("commit")
             self._tell(waiting)
         connection.close()
+
+    def _make(self, connection: sqlite3.Connection) -> None:
+        connection.execute("create table accounts (key text primary key, row blob) without rowid")
+
+    def _write(self, connection: sqlite3.Connection, rows: dict[str, bytes]) -> None:
+        connection.executemany("insert or replace into accounts values (?, ?)", rows.items())
+
+
+class ComparingCommit(GroupCommit[W]):
+    """Writes a row only if nobody else has written it, as the store of entities does: with the kind
+    of its state, a version that is compared, and the moment at which it is due.
+    """
+
+    _versions: dict[str, int]
+
+    def _make(self, connection: sqlite3.Connection) -> None:
+        self._versions = {}
+        connection.execute("pragma secure_delete = on")
+        connection.execute(
+            "create table accounts (kind text, key text, version integer, due real, row blob, "
+            "primary key (kind, key)) without rowid"
+        )
+        connection.execute("create index moments on accounts (due) where due is not null")
+
+    def _write(self, connection: sqlite3.Connection, rows: dict[str, bytes]) -> None:
+        versions, done = self._versions, 0
+        new = [("account", key, row) for key, row in rows.items() if key not in versions]
+        changed = [
+            (versions[key] + 1, row, "account", key, versions[key])
+            for key, row in rows.items()
+            if key in versions
+        ]
+        statement = "insert or ignore into accounts values (?, ?, 1, null, ?)"
+        done += connection.executemany(statement, new).rowcount if new else 0
+        statement = (
+            "update accounts set version = ?, row = ? "
+            "where kind = ? and key = ? and version = ? and due is null"
+        )
+        done += connection.executemany(statement, changed).rowcount if changed else 0
+        if done != len(rows):
+            raise RuntimeError("another program has written an account")
+        versions.update((key, versions.get(key, 0) + 1) for key in rows)
 
 
 class HandMade(Generic[W]):

@@ -16,7 +16,7 @@ from ergo_py.entities import Entities, Entity, SQLite
 
 from ..clocks import Latch, Stopwatch
 from ..harness import Case, Figures, Goal, Line, Variant, on_loop
-from ..peers.group_commit import Balance, GroupCommit, HandMade
+from ..peers.group_commit import Balance, ComparingCommit, GroupCommit, HandMade
 
 __all__ = ["CASES", "LIMIT", "Account", "keep"]
 
@@ -56,6 +56,7 @@ class Counter(Actor):
         return self.state.amount
 
 
+Future = asyncio.Future[int]
 Command = Callable[[int], Awaitable[object]]
 """Deposits into the account of a client."""
 
@@ -110,27 +111,29 @@ async def _actor(clients: int, size: int) -> Figures:
     return watch.each(max(1, size // clients) * clients)
 
 
-async def _by_hand(limit: float | None, clients: int, size: int) -> Figures:
+async def _by_hand(
+    limit: float | None, clients: int, size: int, make: type[GroupCommit[Future]]
+) -> Figures:
     """A dict of states, and a future for each command. With a limit, ``asyncio.timeout``, which is
     a little cheaper than ``asyncio.wait_for``.
     """
     loop = asyncio.get_running_loop()
     count = max(1, size // clients)
 
-    def release(waiting: list[tuple[asyncio.Future[int], int]]) -> None:
+    def release(waiting: list[tuple[Future, int]]) -> None:
         for future, value in waiting:
             if not future.done():
                 future.set_result(value)
 
-    def tell(waiting: list[tuple[asyncio.Future[int], int]]) -> None:
+    def tell(waiting: list[tuple[Future, int]]) -> None:
         loop.call_soon_threadsafe(release, waiting)
 
     with tempfile.TemporaryDirectory() as directory:
-        commit = GroupCommit(Path(directory) / "accounts.db", tell)
+        commit = make(Path(directory) / "accounts.db", tell)
         accounts = HandMade(commit)
 
         async def deposit(key: str, amount: int) -> int:
-            future: asyncio.Future[int] = loop.create_future()
+            future: Future = loop.create_future()
             accounts.deposit(key, amount, future)
             return await future
 
@@ -159,8 +162,10 @@ async def _by_hand(limit: float | None, clients: int, size: int) -> Figures:
     return watch.each(count * clients)
 
 
-def _asyncio(limit: float | None, clients: int, size: int) -> Figures:
-    return asyncio.run(_by_hand(limit, clients, size))
+def _asyncio(
+    limit: float | None, clients: int, size: int, make: type[GroupCommit[Future]] = GroupCommit
+) -> Figures:
+    return asyncio.run(_by_hand(limit, clients, size, make))
 
 
 class Waiting:
@@ -224,6 +229,7 @@ def _variants(clients: int) -> dict[str, Variant]:
         "ergo": on_loop(_ergo, clients),
         "ergo actor": on_loop(_actor, clients),
         "asyncio": partial(_asyncio, LIMIT, clients),
+        "asyncio, comparing": partial(_asyncio, LIMIT, clients, make=ComparingCommit),
         "asyncio, no limits": partial(_asyncio, None, clients),
         "trio": on_loop(_on_trio, LIMIT, clients),
         "trio, no limits": on_loop(_on_trio, None, clients),
@@ -245,6 +251,7 @@ def _case(clients: int, size: int, most: float) -> Case:
         lines=[
             Line("a command, stored", "ergo", goals=(Goal("durable", most, "asyncio"),)),
             Line("a call to an actor", "ergo actor"),
+            Line("by hand, versions compared", "asyncio, comparing"),
             Line("by hand, without time limits", "asyncio, no limits"),
             Line("by hand on trio", "trio"),
             Line("on trio, without time limits", "trio, no limits"),
