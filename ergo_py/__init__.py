@@ -102,8 +102,10 @@ if TYPE_CHECKING:
     from .schedules.cron import (
         Cron,
     )
-    from .schedules.scheduler import (
+    from .schedules.job import (
         Job,
+    )
+    from .schedules.scheduler import (
         Scheduler,
     )
     from .service import (
@@ -247,7 +249,8 @@ if not TYPE_CHECKING:
             "node": "Node open_node",
             "program": "run",
             "schedules.cron": "Cron",
-            "schedules.scheduler": "Job Scheduler",
+            "schedules.job": "Job",
+            "schedules.scheduler": "Scheduler",
             "service": "Service",
             "state_machine.machine": "StateMachine",
             "supervision.pool": "Pool PoolSpec Routing",

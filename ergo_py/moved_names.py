@@ -129,7 +129,7 @@ _RESULTS: Final = (
         "ApplicationInfo Ended EventInfo ExitReport Phase Restarted RestartRecord SupervisorInfo",
     ),
     ("ergo_py ergo_py.info", "ergo_py._core.vocabulary.states", "MetaState"),
-    ("ergo_py ergo_py.info", "ergo_py.schedules.scheduler", "JobInfo"),
+    ("ergo_py ergo_py.info", "ergo_py.schedules.job", "JobInfo"),
     ("ergo_py ergo_py.info", "ergo_py.supervision.supervisor", "ChildCount"),
     ("ergo_py ergo_py.info", "ergo_py.supervision.tree", "TreeNode"),
     ("ergo_py ergo_py.streams", "ergo_py.streams.events", "EventStream"),

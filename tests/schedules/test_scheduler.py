@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import BadInputError, ChildSpec, Cron, InitError, Job, Node, Scheduler, ask
-from ergo_py.schedules.scheduler import JobInfo
+from ergo_py.schedules.job import JobInfo
 from tests.actors import Failed, LogKeeper, Recorder
 from tests.support import running_node
 

@@ -29,7 +29,7 @@ from ergo_py.blocking import BlockingNode
 from ergo_py.blocking.tasks import BlockingTask
 from ergo_py.facades.streams import BlockingStream
 from ergo_py.groups import Entry
-from ergo_py.schedules.scheduler import JobInfo
+from ergo_py.schedules.job import JobInfo
 from ergo_py.tasks import FailedItem
 
 
