@@ -340,20 +340,23 @@ def test_a_program_with_closed_or_full_streams_ends_with_its_status(
     assert "Traceback" not in done.stderr
 
 
-def test_the_observer_page_is_served_if_its_advice_cannot_be_written(tmp_path: Path) -> None:
+def test_the_observer_page_is_served_if_its_advice_cannot_be_written() -> None:
     with (
         full_disk() as disk,
         subprocess.Popen(
-            [*ERGO, "observe", "--port", "0"],
+            [*ERGO, "observe", "--port", "0", "--open"],
             cwd=ROOT,
+            # The browser is opened after the advice, and prints the address a second time.
+            env={**os.environ, "BROWSER": "echo %s"},
             stdout=subprocess.PIPE,
             stderr=disk,
             text=True,
         ) as program,
     ):
         assert program.stdout is not None
-        address = program.stdout.readline()
+        address, opened = program.stdout.readline(), program.stdout.readline()
         program.send_signal(signal.SIGINT)
 
     assert "#token=" in address
+    assert opened == address
     assert program.returncode == Status.INTERRUPTED

@@ -162,9 +162,13 @@ async def test_a_killed_pipeline_starts_again_while_the_press_waits() -> None:
     async with running_node() as node:
         await start_gateway(node)
         press, readings = node.whereis("press"), node.whereis("readings")
+        await node.suspend("ledger")
+        # The press waits for the pipeline, which waits for the ledger.
+        await until(lambda: any(node.process_info("ledger").lanes.values()))
 
         node.kill("readings")
         await until(lambda: node.whereis("readings") not in (None, readings))
+        await node.resume("ledger")
         await wait_stored(node, 5)
 
         assert node.whereis("press") == press
