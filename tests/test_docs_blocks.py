@@ -27,6 +27,8 @@ DIRECTIVE = "{eval-rst}"
 """The only permitted directive, since other directives hide their content where nothing is built.
 It holds the names of the API reference.
 """
+RAISED = re.compile(r'^ *File "(?!ergo_py/)([^"]+)", line (\d+), in .*\n *(.+)$', re.MULTILINE)
+"""A file of an example in a traceback, a line of it, and its code."""
 
 
 @cache
@@ -240,3 +242,21 @@ def test_no_code_block_is_made_by_indentation() -> None:
         )
 
         assert re.findall(r"(?:\A|\n\n)    \S.*", text) == [], page
+
+
+def test_a_traceback_on_a_page_names_the_line_of_its_code() -> None:
+    shown, wrong = 0, []
+    for page in PAGES:
+        # The log in JSON has a traceback in a string.
+        text = page.read_text(encoding="utf-8").replace(r"\n", "\n").replace(r"\"", '"')
+        for name, number, code in RAISED.findall(text):
+            shown += 1
+            files = EXAMPLES.rglob(Path(name).name)
+            lines = [file.read_text(encoding="utf-8").splitlines() for file in files]
+            if all(
+                [line.strip() for line in each][int(number) - 1 :][:1] != [code] for each in lines
+            ):
+                wrong.append(f"{page.name}: {name}:{number}: {code}")
+
+    assert shown >= 6
+    assert wrong == []
