@@ -37,18 +37,29 @@ def new(options: argparse.Namespace) -> None:
             "read; change to another folder first",
         ) from error
     create(name, here)
-    source = _source()
-    # Without the C extension the wheel fits the Python of the image, too.
-    make_wheel = f"ERGO_PURE=1 pip wheel --no-deps --wheel-dir {name.project}/wheels"
-    wheel = f"  {make_wheel} {shlex.quote(source)}\n"
     say(
         f"created {name.project}/: a supervised TCP service with tests, a Dockerfile and a "
         f"systemd service; README.md explains its files\n\n"
-        f"{wheel if source else ''}"
+        f"{_get_wheel(name, _source())}"
         f"  cd {name.project}\n"
         "  make check   # format, style, types and tests, in an environment of its own\n"
         "  make run     # serve at 127.0.0.1:7777"
     )
+
+
+def _get_wheel(name: ProjectName, source: str) -> str:
+    """The lines that bring the wheel of ergo_py into the project; none for a package of an index.
+    Without the C extension the wheel fits the Python of the image, too.
+    """
+    if not source:
+        return ""
+    is_wheel = source.endswith(".whl")
+    lines = f"pip wheel --no-deps --wheel-dir {name.project}/wheels {shlex.quote(source)}\n"
+    if is_wheel and not source.endswith("-none-any.whl"):
+        lines += (
+            "  # it fits this Python and machine only; the image needs the py3-none-any wheel\n"
+        )
+    return f"  {'' if is_wheel else 'ERGO_PURE=1 '}{lines}"
 
 
 def _source() -> str:

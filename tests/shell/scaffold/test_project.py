@@ -90,6 +90,15 @@ def test_the_command_creates_a_project_and_says_how_to_go_on(
             '{"url": "file:///my%20files"}',
             "  ERGO_PURE=1 pip wheel --no-deps --wheel-dir b/wheels '/my files'\n",
         ),
+        (
+            '{"url": "file:///dist/ergo_py-0.1.0-py3-none-any.whl"}',
+            "  pip wheel --no-deps --wheel-dir b/wheels /dist/ergo_py-0.1.0-py3-none-any.whl\n",
+        ),
+        (
+            '{"url": "file:///e-0.1.0-cp311-cp311-linux_aarch64.whl"}',
+            "  pip wheel --no-deps --wheel-dir b/wheels /e-0.1.0-cp311-cp311-linux_aarch64.whl\n"
+            "  # it fits this Python and machine only; the image needs the py3-none-any wheel\n",
+        ),
     ],
 )
 def test_the_command_says_how_to_get_a_wheel_of_a_checkout(
