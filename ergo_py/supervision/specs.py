@@ -328,7 +328,7 @@ class ChildSpec:
             (
                 "restart",
                 isinstance(self.restart, RestartPolicy),
-                "PERMANENT, TRANSIENT or TEMPORARY",
+                "RestartPolicy.PERMANENT, TRANSIENT or TEMPORARY",
             ),
             (
                 "backoff",
@@ -346,7 +346,7 @@ class ChildSpec:
             (
                 "mailbox",
                 isinstance(self.mailbox, Fate | Redirect),
-                "DEAD_LETTER, KEEP, DROP or Redirect(name)",
+                "Fate.DEAD_LETTER, KEEP, DROP or Redirect(name)",
             ),
             (
                 "significant",
@@ -386,11 +386,14 @@ class SupervisorSpec:
 
     def __post_init__(self) -> None:
         if isinstance(self.children, str) or not isinstance(self.children, Sequence):
-            raise BadInputError("SupervisorSpec(children)", self.children, "a list of ChildSpec")
+            hint = "a list of ChildSpec"
+            if isinstance(self.children, ChildSpec):
+                hint += ": write `[ChildSpec(…)]`"
+            raise BadInputError("SupervisorSpec(children)", self.children, hint)
         object.__setattr__(self, "children", tuple(self.children))
         if not isinstance(self.strategy, Strategy):
             raise BadInputError(
-                "SupervisorSpec(strategy)", self.strategy, ", ".join(each.name for each in Strategy)
+                "SupervisorSpec(strategy)", self.strategy, ", ".join(map(str, Strategy))
             )
         check_number("SupervisorSpec(intensity)", self.intensity, least=0, whole=True)
         check_number("SupervisorSpec(period)", self.period, least=1e-6)

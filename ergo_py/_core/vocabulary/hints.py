@@ -21,8 +21,13 @@ _AWAIT: Final = (
     "hint: `await` is missing: an async function returned this coroutine; write `await` before the "
     "call, as in `await node.spawn(…)` or `await self.call(…)`"
 )
+_NO_AWAIT: Final = (
+    "hint: `await` is too much: a plain function returned this value; write the call without "
+    "`await`, as in `node.send(…)`"
+)
 _NO_LOOP: Final = re.compile("no running event loop|no current event loop")
 _COROUTINE: Final = re.compile(r"'coroutine'|\bcoroutine object\b")
+_NOT_AWAITABLE: Final = re.compile("can't be used in 'await' expression|can't be awaited")
 _NO_SETTER: Final = re.compile(r"property '(\w+)' of '\w+' object has no setter")
 _NOT_CALLABLE: Final = "object is not callable"
 MAY_NEED_HINT: Final = (RuntimeError, AttributeError, TypeError)
@@ -82,6 +87,8 @@ def _hint(error: BaseException, behaviour: object) -> str | None:
         return _skipped_init(error.name, type(behaviour))
     if isinstance(error, TypeError | AttributeError) and _COROUTINE.search(text):
         return _AWAIT
+    if isinstance(error, TypeError) and _NOT_AWAITABLE.search(text):
+        return _NO_AWAIT
     if isinstance(error, TypeError) and _NOT_CALLABLE in text:
         return _overwritten_verb(behaviour)
     return None

@@ -73,6 +73,7 @@ def raised(source: str) -> BaseException:
         ("coroutine[0]", "`await` is missing"),
         ("for each in coroutine: pass", "`await` is missing"),
         ("len(coroutine)", "`await` is missing"),
+        ("async def wait(): await True\nwait().send(None)", "`await` is too much"),
         ("leaf.pid = 5", "uses the name `self.pid`; use another, such as `self.my_pid`"),
         ("leaf.stop = [5]; leaf.stop()", "`self.stop` is a verb of ergo_py, and the program has"),
     ],
