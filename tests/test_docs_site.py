@@ -5,6 +5,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import pytest
 
@@ -35,15 +36,35 @@ def test_the_build_reads_its_inventories_from_files() -> None:
     assert mapping.count("https://") == len(places)
 
 
-def navigation() -> dict[str, dict[str, list[str]]]:
-    """The sidebar: the captions of each page, with the pages below them."""
+def setting(name: str) -> Any:
+    """The value of a variable of the build."""
     tree = ast.parse((DOCS / "conf.py").read_text(encoding="utf-8"))
     (found,) = (
         ast.literal_eval(node.value)
         for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NAVIGATION"
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
     )
-    return {page: dict(captions) for page, captions in found.items()}
+    return found
+
+
+def navigation() -> dict[str, dict[str, list[str]]]:
+    """The sidebar: the captions of each page, with the pages below them."""
+    return {page: dict(captions) for page, captions in setting("NAVIGATION").items()}
+
+
+@pytest.mark.parametrize(
+    "word, page",
+    [
+        ("serial", "cookbook/serial"),
+        ("multiprocessing", "network"),
+        ("reconnect", "devices"),
+        ("persist", "entities"),
+        ("deploy", "deploying"),
+    ],
+)
+def test_the_search_finds_a_guide_by_the_word_of_a_newcomer(word: str, page: str) -> None:
+    # The build fails if the index of the search does not have these words.
+    assert word in setting("KEYWORDS")[page]
 
 
 def test_sidebar_and_first_page_have_the_same_parts_in_order() -> None:
