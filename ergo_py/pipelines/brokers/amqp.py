@@ -101,7 +101,14 @@ class AMQP(Broker[pika.BlockingConnection, int]):
     def confirm(self, places: list[int]) -> None:
         """Acknowledge items, and wait until the broker has read that."""
         assert self._consumer is not None
-        for tag in places:
+        done = {*places}
+        first_open = next((tag for tag in self.held.values() if tag not in done), max(places) + 1)
+        # pika sends a packet for each acknowledgement, so there is a single one for all items
+        # before the first that is open.
+        together = max((tag for tag in places if tag < first_open), default=0)
+        if together:
+            self._consumer.basic_ack(together, multiple=True)
+        for tag in sorted(tag for tag in places if tag > together):
             self._consumer.basic_ack(tag)
         # An acknowledgement has no answer. This has one, which comes after it.
         self._limit(self._consumer)

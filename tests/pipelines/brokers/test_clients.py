@@ -408,6 +408,39 @@ def test_amqp_counts_deliveries_of_items_that_the_broker_has_delivered_before(
     assert [item.redelivered for item in source.take(10)] == [0, 0, 1, 12]
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [([1, 2, 3], [(3, True)])],
+        [([2, 1], [(2, True)]), ([3], [(3, True)])],
+        [([2], [(2, False)]), ([1, 3], [(3, True)])],
+        [([1, 3], [(1, True), (3, False)]), ([2], [(2, True)])],
+        [([3], [(3, False)]), ([2], [(2, False)]), ([1], [(1, True)])],
+    ],
+)
+def test_amqp_acknowledges_together_all_items_before_the_first_open_item(
+    steps: list[tuple[list[int], list[tuple[int, bool]]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each acknowledgement is a packet, and pika sends it alone."""
+    pika = pytest.importorskip("pika", reason="needs the package pika")
+    connection = MagicMock()
+    monkeypatch.setattr(pika, "BlockingConnection", lambda _: connection)
+    source = pipelines.AMQP("amqp://localhost", "jobs")
+    source.open()
+    assert source.take(1) == []
+    channel = connection.channel()
+    for tag in (1, 2, 3):
+        sent = SimpleNamespace(delivery_tag=tag, redelivered=False)
+        channel.basic_consume.call_args.args[1](None, sent, SimpleNamespace(headers={}), b"")
+    items = dict(enumerate(source.take(10), 1))
+    for tags, packets in steps:
+        channel.basic_ack.reset_mock()
+        source.ack([items[tag] for tag in tags])
+
+        calls = channel.basic_ack.call_args_list
+        assert [(call.args[0], call.kwargs.get("multiple", False)) for call in calls] == packets
+
+
 class OddOffsets:
     """A consumer of Kafka in a group whose offset another tool has committed."""
 
