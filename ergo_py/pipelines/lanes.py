@@ -95,10 +95,6 @@ class Entry:
         self.error: Exception | None = None
         """The error for which it was given up. The steps of ``poison`` do not take it away."""
 
-    def enter(self, key: Hashable) -> None:
-        """Enter a step, where it has a key."""
-        self.key, self.tries = key, 0
-
     def go_on(self, body: object) -> None:
         """Take the result of a stage."""
         self.item = self.item.with_body(body)
@@ -164,16 +160,19 @@ class Lanes:
     def put(self, entries: Sequence[Entry]) -> None:
         """Let entries wait for a lane: those with equal keys for the same."""
         key_of, lanes = self.step.key, self._lanes
+        # All keys have the same lane then: a hash that is quicker is enough to refuse a bad key.
+        number_of = _stable_hash if len(lanes) > 1 else hash
         self.inside += len(entries)
         for entry in entries:
             try:
                 key = key_of(entry.item)
-                lane = None if key is None else lanes[_stable_hash(key) % len(lanes)]
+                queue = self.shared if key is None else lanes[number_of(key) % len(lanes)].own
             except Exception as error:  # of the key function, or the key has no hash
                 self.give_up(entry, error)
                 continue
-            entry.enter(key)
-            (self.shared if lane is None else lane.own).append(entry)
+            # Without a method: these lines cost each item the most time.
+            entry.key, entry.tries = key, 0
+            queue.append(entry)
         self.ring()
 
     def pass_on(self, entries: Sequence[Entry]) -> None:

@@ -174,7 +174,7 @@ class Pipeline(Actor):
 
     def _settle(self, entries: Sequence[Entry], error: Exception | None) -> None:
         now = trio.current_time()
-        self._delay = now - min(entry.taken for entry in entries)
+        self._delay = now - min([entry.taken for entry in entries])
         recent, ended = self._recent, len(entries)
         if recent and recent[-1][0] == int(now):
             ended += recent.pop()[1]

@@ -135,7 +135,7 @@ class SourceReader(MetaProcess):
     def _note_taken(self, items: list[Item], room: int) -> None:
         self.open += len(items)
         self.taken += len(items)
-        self.redelivered += sum(item.redelivered > 0 for item in items)
+        self.redelivered += len([item for item in items if item.redelivered])
         if len(items) > room:
             # Not an exception of the source, which would be opened again: its code is wrong.
             self.log.error("a source has taken more than it was asked for", by=len(items) - room)

@@ -96,10 +96,11 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
 
     def confirm(self, places: list[tuple[int, int]]) -> None:
         """Commit the first open offset of each partition, with the end of those that were taken."""
-        left = {*self.held.values()}.difference(places)
-        offsets: list[TopicPartition] = []
+        done, offsets = {*places}, list[TopicPartition]()
+        left = [place for place in self.held.values() if place not in done]
         for number, after in self._next.items():
-            first = min((offset for home, offset in left if home == number), default=after)
+            # The items of a partition come in the order of their offsets.
+            first = next((offset for home, offset in left if home == number), after)
             end = max(after, self._seen[number])
             offsets.append(TopicPartition(self._topic, number, first, str(end)))
         self._consumer.commit(offsets=offsets, asynchronous=False)
