@@ -4,8 +4,9 @@
     python -m benchmarks.broker_throughput redis kafka
 
 The bare loop takes and acknowledges the same items in the same sizes, in a plain thread without a
-node. The pipeline adds its thread, its counters and the hand-over of each batch. Kafka is the mock
-cluster of its library, whose work in this program counts on both sides.
+node. The pipeline adds its thread, its counters and the hand-over of each batch. Both are measured
+from their first item on: a consumer of Kafka joins its group for seconds. Kafka is the mock cluster
+of its library, whose work in this program counts on both sides.
 
 With ``FASTSTREAM=/path/to/python``, a Python that has ``faststream[rabbit]``, FastStream takes the
 items of the same queue of RabbitMQ, too.
@@ -29,50 +30,72 @@ from ergo_py.testing.bridges import SourceRig
 from tests.pipelines.brokers.rigs import SQLiteRig
 from tests.pipelines.brokers.servers import BROKERS, Rig, missing, started
 
+from .progress import progress
+
 ITEMS = 50_000
-FEW = {"mosquitto": 5_000, "kafka": 20_000}
-"""Fewer items: mosquitto sends 20 at once, and the mock cluster of Kafka keeps 5 MB."""
+FEW = {"mosquitto": 5_000, "kafka": 20_000, "rabbitmq": 10_000}
+"""Fewer items: mosquitto sends 20 at once, the mock cluster of Kafka keeps 5 MB, and pika publishes
+2,000 in a second, each in a packet of its own.
+"""
 BOUND = 2_000
 BATCH = 500
 BODY = b"x" * 100
 
 
+class Counter:
+    """Counts items, and measures from the first on."""
+
+    def __init__(self) -> None:
+        self.count = self.before = 0
+        self.wall = self.cpu = 0.0
+
+    def add(self, count: int) -> None:
+        if not self.count:
+            self.before = count
+            self.wall, self.cpu = time.perf_counter(), time.process_time()
+        self.count += count
+
+    def figures(self) -> tuple[float, float]:
+        """Items per second, and microseconds of processor time per item, in this program."""
+        count = self.count - self.before
+        wall, cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
+        return count / wall, cpu / count * 1e6
+
+
 class Nothing(Sink):
     """Counts its items, in its thread."""
 
-    def __init__(self, count: list[int]) -> None:
+    def __init__(self, counter: Counter) -> None:
         super().__init__(batch=BATCH)
-        self.count = count
+        self.counter = counter
 
     def handle_batch(self, items: list[Item]) -> None:
-        self.count[0] += len(items)
+        self.counter.add(len(items))
 
 
-def bare(rig: SourceRig, count: int) -> None:
+def bare(rig: SourceRig, count: int, counter: Counter) -> None:
     """Take and acknowledge all items in a loop."""
     source = rig.source()
     source.open()
-    left = count
-    while left:
+    while counter.count < count:
         items = source.take(BATCH)
         if items:
+            counter.add(len(items))
             source.ack(items)
         else:
             source.wait(0.05)
-        left -= len(items)
     source.close()
 
 
-def piped(rig: SourceRig, count: int) -> None:
+def piped(rig: SourceRig, count: int, counter: Counter) -> None:
     """The same by a pipeline: the stop of the node acknowledges the last items."""
-    handled = [0]
 
     async def run() -> None:
-        plan = Pipeline.spec(rig.source(), Nothing(handled), most_unacknowledged=BOUND)
+        plan = Pipeline.spec(rig.source(), Nothing(counter), most_unacknowledged=BOUND)
         async with open_node("bench@localhost", log_level="error") as node:
             await node.supervise([ChildSpec("jobs", plan)])
-            while handled[0] < count:  # noqa: ASYNC110 - a thread counts
-                await trio.sleep(0.02)
+            while counter.count < count:  # noqa: ASYNC110 - a thread counts
+                await trio.sleep(0.005)
 
     trio.run(run)
 
@@ -84,25 +107,28 @@ def fill(rig: SourceRig, count: int) -> None:
 
 def by_faststream(rig: Rig, python: str) -> tuple[float, float]:
     """The same figures of FastStream, in a program of its own."""
-    fill(rig, ITEMS)
+    count = FEW["rabbitmq"]
+    fill(rig, count)
     url = rig.server.text(rig.queue).split('"')[1]
     program = Path(__file__).parent / "peers" / "with_faststream.py"
-    command = [python, str(program), url, rig.queue, str(ITEMS)]
+    command = [python, str(program), url, rig.queue, str(count)]
     wall, cpu = map(float, subprocess.check_output(command, text=True).split())
-    return ITEMS / wall, cpu / ITEMS * 1e6
+    return count / wall, cpu / count * 1e6
 
 
 def measured(
-    rig: SourceRig, count: int, work: Callable[[SourceRig, int], None]
+    name: str, rig: SourceRig, work: Callable[[SourceRig, int, Counter], None]
 ) -> tuple[float, float]:
-    """Items per second, and microseconds of processor time per item, in this program."""
+    """Items per second, and microseconds of processor time per item."""
+    count, counter = FEW.get(name, ITEMS), Counter()
+    progress(f"{name}: fills the queue")
     fill(rig, count)
-    wall, cpu = time.perf_counter(), time.process_time()
-    work(rig, count)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    if rig.left():
-        sys.exit(f"{rig.left()} items are left")
-    return count / wall, cpu / count * 1e6
+    progress(f"{name}: {work.__name__}")
+    work(rig, count, counter)
+    figures = counter.figures()
+    if left := rig.left():
+        sys.exit(f"{name}: {left} items are left")
+    return figures
 
 
 @contextmanager
@@ -128,16 +154,17 @@ def main() -> None:
     print(f"{ITEMS} items ({FEW}) of {len(BODY)} bytes, load {os.getloadavg()[0]:.1f}")
     with rigs(sys.argv[1:]) as found:
         for name, rig in found.items():
-            count = FEW.get(name, ITEMS)
-            runs = [(measured(rig, count, bare), measured(rig, count, piped)) for _ in range(3)]
+            runs = [(measured(name, rig, bare), measured(name, rig, piped)) for _ in range(3)]
             (rate, cost), (piped_rate, piped_cost) = (
                 (max(run[kind][0] for run in runs), min(run[kind][1] for run in runs))
                 for kind in (0, 1)
             )
+            progress("")
             print(
                 f"{name}: bare {rate:,.0f}/s, {cost:.1f} us; pipeline {piped_rate:,.0f}/s, "
                 f"{piped_cost:.1f} us; {piped_rate / rate:.2f} x the rate, "
-                f"{piped_cost / cost:.2f} x the processor time"
+                f"{piped_cost / cost:.2f} x the processor time",
+                flush=True,
             )
             python = os.environ.get("FASTSTREAM", "")
             if python and name == "rabbitmq" and isinstance(rig, Rig):
