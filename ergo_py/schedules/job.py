@@ -189,7 +189,15 @@ class PlannedJob:
         if len(self.queue) < _MOST:
             self.queue.append(due)
         else:
-            self.skipped += 1
+            self.count_skipped()
+
+    def count_run(self) -> None:
+        """Count a run that begins, or a message that is sent."""
+        self.runs += 1
+
+    def count_skipped(self) -> None:
+        """Count a run that is dropped."""
+        self.skipped += 1
 
     def fail(self, error: BaseException) -> None:
         """Count a failure."""

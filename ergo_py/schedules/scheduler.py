@@ -332,14 +332,14 @@ class Scheduler(Actor):
     def _run(self, planned: PlannedJob, due: datetime | None) -> None:
         job = planned.job
         if job.to is not None:
-            planned.runs += 1
+            planned.count_run()
             self.send(job.to, job.message)
             return
         running = self._running.get(job.name, ())
         if running or planned.queue:
             match job.overlap:
                 case Job.Overlap.SKIP:
-                    planned.skipped += 1
+                    planned.count_skipped()
                     return
                 case Job.Overlap.QUEUE:
                     planned.wait(due)
@@ -352,7 +352,7 @@ class Scheduler(Actor):
     def _begin(self, planned: PlannedJob) -> None:
         job = planned.job
         assert job.function is not None
-        planned.runs += 1
+        planned.count_run()
         self._running.setdefault(job.name, []).append(
             self.run_task(
                 job.function, *job.args, name=job.name, timeout=job.timeout, reply_to=self.pid
