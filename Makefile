@@ -163,7 +163,7 @@ browser: $(DEV) $(AXE)  ## Run the stories of the observer page in Chromium, and
 	ERGO_BROWSER=1 $(BIN)/python -m pytest tests/observe/page $(ARGS)
 
 walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, and follow the tutorial there
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1200 tests/examples/test_walk.py
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=3600 tests/examples/test_walk.py
 
 clean:          ## Remove everything made here, environments included
 	rm -rf $(VENV) .venv-* docs/_build dist build .coverage .coverage.* .coverage-parts htmlcov .hypothesis .fuzzed

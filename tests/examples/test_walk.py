@@ -31,6 +31,9 @@ from tests.test_readme import commands, shown
 
 pytestmark = pytest.mark.skipif(not THOROUGH, reason="takes minutes, and needs a package index")
 
+LIMIT = 3000
+"""Seconds for a command: an installation with checks takes over ten minutes on a busy machine."""
+
 
 def environment_variables() -> dict[str, str]:
     return {
@@ -48,7 +51,7 @@ def run(*command: object) -> str:
         env=environment_variables(),
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
@@ -337,7 +340,7 @@ def ask(newcomer: Newcomer, command: str) -> str:
         env=newcomer.env,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
