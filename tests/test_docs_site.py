@@ -56,6 +56,10 @@ def navigation() -> dict[str, dict[str, list[str]]]:
     "word, page",
     [
         ("serial", "cookbook/serial"),
+        ("mqtt", "cookbook/mqtt"),
+        ("kafka", "cookbook/kafka"),
+        ("rabbitmq", "cookbook/rabbitmq"),
+        ("postgres", "cookbook/postgresql"),
         ("multiprocessing", "network"),
         ("reconnect", "devices"),
         ("persist", "entities"),
