@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from time import monotonic, monotonic_ns
 from types import CoroutineType, FrameType
@@ -103,12 +103,12 @@ def run(
 
     async def whole() -> T | None:
         with closing(ServiceManager()) as manager, _Signals(manager) as signals:
-            if succession is not None:
-                await succession.begin()
+            if succession is not None and not await signals.begin(succession):
+                return None
             async with context as node:
                 signals.watch_over(node, succession)
                 trio.lowlevel.spawn_system_task(manager.watch_loop)
-                with _telling(manager, node, succession) as status:
+                async with _telling(manager, node, succession) as status:
                     return cast(T, await _serve(main, node, status, takes_status=takes_status))
         return None
 
@@ -122,10 +122,10 @@ def _make_succession(name: str, sockets: InheritedSockets) -> "Succession":
     return Succession(name, sockets)
 
 
-@contextmanager
-def _telling(
+@asynccontextmanager
+async def _telling(
     manager: ServiceManager, node: Node, succession: "Succession | None"
-) -> Iterator[StartStatus]:
+) -> AsyncIterator[StartStatus]:
     """Tell the service manager that the program is up, when the status says so and the predecessor
     has agreed, and that it stops.
     """
@@ -137,11 +137,13 @@ def _telling(
         yield StartStatus(say if succession is None else succession.watch(node, say))
     finally:
         manager.begin_stop()
-        if succession is None or succession.serves:
-            # Else another version goes on, and with it the service.
-            manager.tell("STOPPING=1", f"STATUS={node.name} stops")
-        if succession is not None:
-            succession.end()
+        try:
+            if succession is not None:
+                await succession.end()
+        finally:
+            if succession is None or succession.serves:
+                # Else another version goes on, and with it the service.
+                manager.tell("STOPPING=1", f"STATUS={node.name} stops")
 
 
 def _is_behaviour(main: object) -> TypeGuard[type[Behaviour]]:
@@ -230,6 +232,8 @@ class _Signals:
         """SIGHUP came while a reload was under way, which has perhaps read an older setting."""
         self._asked: float | None = None
         """When the first signal arrived."""
+        self._cancel: Callable[[], object] = bool
+        """Ends the wait for a predecessor."""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Signals":
@@ -244,6 +248,19 @@ class _Signals:
         for number, handler in self._before.items():
             # None stands for a handler that was not set from Python; Python cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    async def begin(self, succession: "Succession") -> bool:
+        """Find the predecessor. False if a signal arrives meanwhile, which ends the program."""
+        token = trio.lowlevel.current_trio_token()
+        with trio.CancelScope() as scope:
+            self._cancel = lambda: token.run_sync_soon(scope.cancel)
+            if self._asked is not None:
+                scope.cancel()
+            await succession.begin()
+        self._cancel = bool
+        if self._asked is not None:
+            await succession.end()
+        return self._asked is None
 
     def watch_over(self, node: Node, succession: "Succession | None" = None) -> None:
         """Stop this node on a signal; if a signal has already arrived, stop it now."""
@@ -262,6 +279,7 @@ class _Signals:
         now = monotonic()
         if self._asked is None:
             self._asked = now
+            self._cancel()
             if self._node is not None:
                 try:
                     self._node.stop_soon()

@@ -192,7 +192,7 @@ async def run_program(name, has_ended, task_status):
         try:
             await trio.sleep_forever()
         finally:
-            succession.end()
+            await succession.end()
             has_ended.set()
 
 async def main():

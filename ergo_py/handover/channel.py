@@ -14,8 +14,9 @@ each with the step that follows if the other program ends or hangs instead:
 5. the successor takes the turn, accepts connections, and says ``mine``. The predecessor goes on if
    the successor ends; if it hangs, then the program that takes the turn first goes on.
 6. the predecessor forwards the messages to its moved processes, and sends open connections, batch
-   by batch (`leaving_connections`). It says ``moved``, drains, and ends. If the successor ends
-   before ``moved``, and no state has moved with it, the predecessor goes on.
+   by batch (`leaving_connections`). It says ``moved``, and the successor answers that all have
+   ``arrived``; then the predecessor drains, and ends. If the successor ends before this answer, and
+   no state has moved with it, the predecessor goes on.
 
 The turn is a pipe with a single byte, which both programs can read. A successor that hangs with
 ``yours`` unread would take over whenever it wakes, and both programs would serve; the pipe lets the
@@ -69,9 +70,9 @@ _FAREWELL: Final = 1.0
 """Seconds for the last line to a late successor, which perhaps reads no more."""
 VERSION: Final = 1
 """The protocol. Programs with different protocols do not hand over to each other."""
-_REVISION: Final = 2
-"""Of the protocol. From 2 on, a successor keeps the channel until it or its predecessor ends, and
-answers a batch of connections before it touches them.
+_REVISION: Final = 3
+"""Of the protocol. From 3 on, a successor keeps the channel until it or its predecessor ends,
+answers a batch of connections before it touches them, and answers ``moved``.
 """
 _PATH: Final = 100
 """Maximum bytes of the path of a socket; operating systems allow 104 or 108."""
@@ -205,6 +206,8 @@ class States(Protocol):
 
     fresh: list[str]
     """The names of processes with a state that the successor does not take."""
+    are_given: bool
+    """The successor has its turn: this program ends the hand-over, also if it is stopped."""
 
     async def suspend(self, wanted: Iterable[object], servers: Iterable[object] = ()) -> list[Part]:
         """Suspend the wanted processes, and return their states. The connections of the servers
@@ -246,6 +249,7 @@ async def _converse(
     try:
         if why := await _agree(channel, sockets, states, patience):
             return Outcome(True, why)
+        states.are_given = True
         return await _give_turn(channel, turn)
     finally:
         os.close(turn)
@@ -303,8 +307,8 @@ async def _agree(
 
 
 def is_exact(first: Line) -> bool:
-    """Whether the first line is that of a successor that ends the channel only with itself, and has
-    not touched the connections of an open batch then.
+    """Whether the first line is that of a successor that ends the channel only with itself, has not
+    touched the connections of an open batch then, and says that all have arrived.
     """
     revision = first.get("revision")
     return isinstance(revision, int) and revision >= _REVISION
@@ -316,7 +320,7 @@ def items_of(value: object) -> list[object]:
 
 
 async def _give_turn(channel: Channel, turn: int) -> Outcome:
-    with trio.move_on_after(_TURN):
+    with trio.move_on_after(_TURN, shield=True):
         await channel.say({"yours": True, "turn": True}, (turn,))
         if (await channel.hear()).get("mine"):
             return Outcome(False)

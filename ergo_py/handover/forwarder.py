@@ -87,10 +87,10 @@ class Link:
 
     async def pass_answers(self, kernel: Kernel, hear: Callable[[Line], None]) -> None:
         """Pass the answers to the callers, until the new program has ended. ``hear`` takes the
-        answers to batches of connections.
+        answers for connections.
         """
         while line := await self._channel.hear():
-            if "begun" in line:
+            if "begun" in line or "arrived" in line:
                 hear(line)
             number = _number(line.get("answer"))
             if number not in self._asked:

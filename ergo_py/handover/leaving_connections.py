@@ -10,8 +10,9 @@ own batch, not of all. The predecessor sends a ``batch`` with its turn, a pipe w
 The successor (`arriving_connections`) answers which connections have ``begun`` and which ``stay``,
 and serves the first from then on. A predecessor that gets no answer takes the byte itself, and
 serves on; so the two never serve the same connection. If the successor has ended without an answer,
-the predecessor serves on, also without the byte: the successor has not touched the batch. An older
-successor serves before it answers, and its batch is lost with it.
+the predecessor serves on, also without the byte: the successor has not touched the batch. When all
+have moved or stay, the successor says that they have ``arrived``: only then is the move over. An
+older successor serves before it answers, its batch is lost with it, and it does not say so.
 """
 
 import os
@@ -69,6 +70,9 @@ _LATE: Final = "not moved in time"
 _NO_DESCRIPTOR: Final = "no descriptor is left"
 _REFUSED: Final = "refused by the next version"
 _NO_ANSWER: Final = "not answered by the next version"
+_HANGS: Final = (
+    f"the next version has taken over, and did not answer within {_ANSWER:g} s: it hangs"
+)
 
 
 async def _say(channel: Channel, line: Line, body: bytes | None = None) -> bool:
@@ -173,8 +177,8 @@ class LeavingConnections:
         resume: lets a suspended session go on.
         leave: lets a session forward its messages to the successor.
         flush: waits until the messages to moved processes are forwarded.
-        is_exact: the successor keeps the channel until it ends, and answers a batch before it
-            touches its connections. An older successor does neither.
+        is_exact: the successor keeps the channel until it ends, answers a batch before it touches
+            its connections, and says that all have arrived. An older successor does none of this.
     """
 
     def __init__(
@@ -200,6 +204,8 @@ class LeavingConnections:
         """The batches that the successor has not answered, the oldest first."""
         self._batches = count(1)
         self._successor_has_ended = False
+        self._is_over = trio.Event()
+        """The successor has said that all connections have arrived, or has ended."""
         self._dead_end: tuple[socket.socket, ...] = ()
         """Sockets without a peer: the connections that have moved end with a copy of the first.
         They are made before the move, which must not fail for want of a descriptor.
@@ -213,18 +219,22 @@ class LeavingConnections:
         self.staying: Counter[str] = Counter()
         """How many connections stay, by the cause."""
         self.are_lost: bool = False
-        """The successor has ended before it had all connections, and those that had moved with it.
+        """The successor has ended before all connections have arrived, and those that had moved
+        with it.
         """
+        self.hangs: str = ""
+        """How the successor has failed, if it has not ended and does not answer."""
 
     @property
     def moved(self) -> int:
         """How many connections have moved."""
         return len(self._left)
 
-    async def move(self, channel: Channel, servers: Iterable[object]) -> None:
-        """Move the connections of the servers that the successor takes, which serves already. The
-        servers of this program accept no more.
+    async def move(self, channel: Channel, servers: Iterable[object], hangs: str) -> None:
+        """Move the connections of the servers that the successor takes, which serves already,
+        unless it ``hangs``. The servers of this program accept no more.
         """
+        self.hangs = hangs
         with suppress(OSError):  # no descriptor is left: all connections stay
             self._dead_end = socket.socketpair()
         try:
@@ -235,6 +245,10 @@ class LeavingConnections:
             if left:
                 self.staying[_LATE] += len(left)
             is_said = await _say(channel, {"moved": self.moved})
+            if self._is_exact and is_said and not self.hangs:
+                with trio.move_on_after(_ANSWER) as scope:
+                    await self._is_over.wait()
+                self.hangs = _HANGS if scope.cancelled_caught else ""
             self.are_lost = self._is_exact and (channel.has_ended or not is_said)
         finally:
             with trio.CancelScope(shield=True):
@@ -252,7 +266,10 @@ class LeavingConnections:
             listener.accept_again()
 
     def hear(self, line: Line) -> None:
-        """Hear the answer of the successor to a batch."""
+        """Hear the answer of the successor to a batch, or that all have arrived."""
+        if "arrived" in line:
+            self._is_over.set()
+            return
         for batch in self._sent:
             if batch.number == line["begun"] and isinstance(line.get("stay"), list):
                 batch.staying = line["stay"]
@@ -261,6 +278,7 @@ class LeavingConnections:
     def end(self) -> None:
         """Hear that the successor has ended."""
         self._successor_has_ended = True
+        self._is_over.set()
         for batch in self._sent:
             batch.is_settled.set()
 

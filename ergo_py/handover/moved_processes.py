@@ -125,6 +125,8 @@ class Leaving:
         )
         self.fresh: list[str] = []
         """The names of processes with a state that the successor does not take."""
+        self.are_given: bool = False
+        """The successor has its turn: this program ends the hand-over, also if it is stopped."""
 
     @property
     def moved(self) -> list[str]:
@@ -238,6 +240,7 @@ class Leaving:
         """Let the suspended processes go on: the successor has not taken over. All of them, also if
         the time of the hand-over ends meanwhile.
         """
+        self.are_given = False
         moving, self._moving = self._moving, {}
         with trio.CancelScope(shield=True):
             for process in moving.values():
@@ -256,19 +259,36 @@ class Leaving:
         for name, process in self._moving.items():
             await self._start_to_forward(name, process)
 
-    async def move_connections(self, channel: Channel) -> None:
+    async def move_connections(self, channel: Channel, hangs: str) -> None:
         """Move the connections that have sessions: the successor has taken over."""
-        await self.connections.move(channel, self._servers)
+        await self.connections.move(channel, self._servers, hangs)
+
+    def accept_again(self) -> None:
+        """Accept connections as before the move: the successor has ended."""
+        self.are_given = False
+        self.connections.accept_again()
 
     async def forward_sessions(self, channel: Channel) -> None:
         """Forward the messages to the sessions that have moved."""
         await self.connections.leave(channel)
 
-    async def pass_answers(self) -> None:
-        """Pass the answers of the successor to the callers in this program."""
-        if self._link is not None:
+    async def pass_answers(self, is_done: trio.Event) -> None:
+        """Pass the answers of the successor to the callers in this program, until the program is
+        done and its moved processes have ended: other processes may send while they stop.
+        """
+
+        async def pass_on() -> None:
+            assert self._link is not None
             await self._link.pass_answers(self._kernel, self.connections.hear)
             self.connections.end()
+
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pass_on)
+                await is_done.wait()
+                for process in self._moving.values():
+                    await process.wait_gone()
+                nursery.cancel_scope.cancel()
 
     async def flush(self) -> None:
         """Wait until the messages that have come so far are forwarded."""
@@ -289,11 +309,6 @@ class Leaving:
                 await self._kernel.calls.ask(
                     self._kernel.pid, process, process.id, Lane.MAIN, FENCE, "fence", None, None
                 )
-
-    async def wait_gone(self) -> None:
-        """Wait until the moved processes have ended: then none forwards a message."""
-        for process in self._moving.values():
-            await process.wait_gone()
 
     def _is_suspended(self, process: Process) -> bool:
         watch = self._kernel.watches.get(process.id)
@@ -421,11 +436,16 @@ class Arriving:
             elif "late" in line:
                 connections.write_late(line)
             elif "moved" in line:
-                self.connections_have_arrived.set()
+                put.send_nowait(line)
 
         async def take_batches() -> None:
-            async for batch in batches:
-                await connections.take(batch, channel)
+            async for line in batches:
+                if "batch" in line:
+                    await connections.take(line, channel)
+                else:
+                    self.connections_have_arrived.set()
+                    with suppress(OSError):  # the predecessor has ended
+                        await channel.say({"arrived": True})
 
         if not named and not connections.servers():
             self.connections_have_arrived.set()

@@ -18,6 +18,9 @@ from .channel import PATIENCE, Channel, Line
 
 __all__ = ["NextVersion"]
 
+_STOPPED: Final = (
+    "the running program was stopped before its next version had its turn, and has stopped it, too"
+)
 _LATE: Final = "the next version did not ask for the hand-over within {:g} s"
 
 _LOOK: Final = 0.05
@@ -40,6 +43,9 @@ class NextVersion:
         """Takes the outcome of the upgrade under way."""
         self._has_begun = False
         """The next version has asked for the hand-over, which tells how it ends."""
+        self._process: subprocess.Popen[bytes] | None = None
+        """The next version, until the end of the hand-over."""
+        self._is_stopped = False
 
     def report(self, outcome: Line) -> None:
         """Report the end of a hand-over to the client that has asked for the upgrade, or what has
@@ -52,6 +58,13 @@ class NextVersion:
                 self._tell.send_nowait(outcome)
             except trio.BrokenResourceError:
                 pass  # the client has left
+
+    def stop(self, *, has_turn: bool = False) -> None:
+        """This program is stopped: stop the next version, too, unless it has its turn."""
+        self._is_stopped = True
+        if self._process is not None and not has_turn:
+            self._process.terminate()
+            self.report({"failed": _STOPPED})
 
     async def upgrade(
         self, client: Channel, patience: float = PATIENCE, *, hears_news: bool
@@ -75,12 +88,14 @@ class NextVersion:
             self._tell = None
             await client.say({"failed": f"the next version cannot be started: {error}"})
             return
-        news = Line()
+        news, self._process = Line(), process
         try:
+            if self._is_stopped:
+                self.stop()
             await client.say({"started": process.pid})
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._await_end, process)
-                outcome = {"failed": _LATE.format(patience)}
+                outcome: Line = {"failed": _LATE.format(patience)}
                 with trio.move_on_after(patience):
                     outcome = await outcomes.receive()
                 while not outcome.keys() & {"done", "failed"}:
@@ -93,11 +108,13 @@ class NextVersion:
                         news |= outcome
                     outcome = await outcomes.receive()
                 nursery.cancel_scope.cancel()
-            if "failed" in outcome:
+            if self._is_stopped:
+                outcome["ends"] = True
+            elif "failed" in outcome:
                 await _end(process)  # else it would take over later, when no client expects it
             await client.say(news | outcome)
         finally:
-            self._tell = None
+            self._tell = self._process = None
             if process.returncode is None:
                 # Python would warn about a process that still runs: it outlives this program.
                 process.returncode = 0

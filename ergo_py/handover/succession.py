@@ -47,6 +47,8 @@ _PAUSE: Final = 1.0
 """Seconds until a program that had no descriptor for a successor tries again."""
 _REPORT: Final = 1.0
 """Seconds between two reports of how many connections have moved."""
+_STOP: Final = 10.0
+"""Seconds that a program which is stopped has for its connections to a successor."""
 _ENDED: Final = "the next version has ended after it has taken over"
 _TRIES: Final = 10
 """How often a program looks for its predecessor, while that hands over to another program."""
@@ -76,6 +78,14 @@ class Succession:
         self._predecessor_has_ended = trio.Event()
         self._scope = trio.CancelScope()
         """Around the wait for a successor, which ends with the program."""
+        self._hands_over = trio.Lock()
+        """Held while this program hands over."""
+        self._leaving: Leaving | None = None
+        """What the last successor gets."""
+        self._gives = trio.CancelScope()
+        """Around the steps behind the turn of a successor, which a stop of this program lets end.
+        """
+        self._is_ending = False
         self._is_succeeded = False
         """A successor has taken over."""
         self._say: Callable[[], object] = bool
@@ -153,19 +163,26 @@ class Succession:
         kernel_of(node).start(serve, name=f"succession of {self._name}")
         return self._is_up.set
 
-    def end(self) -> None:
-        """Close the socket for successors, and remove its file unless it is a successor's.
+    async def end(self) -> None:
+        """Close the socket for successors, and remove its file unless it is a successor's. This
+        program is stopped: a successor that has its turn gets the rest first, and a next version
+        without a turn that this program has started is stopped, too.
 
         Raises:
             NotAllowedError: the program was not up in time, and its predecessor goes on.
         """
-        self._scope.cancel()
+        self._is_ending = True
+        self._next.stop(has_turn=self._leaving is not None and self._leaving.are_given)
         if self._listener is not None:
             self._listener.close()
         if self._hidden is not None:
             self._hidden.unlink(missing_ok=True)
         if self._file is not None and _identity(self._path) == self._file:
             self._path.unlink()
+        self._scope.cancel()
+        with trio.move_on_after(_STOP, shield=True):
+            await self._hands_over.acquire()
+        self._gives.cancel()
         if self._predecessor is not None:
             # Last: a predecessor that goes on puts its own file back.
             self._predecessor.close()
@@ -322,7 +339,7 @@ class Succession:
 
     async def _serve_successors(self, node: Node) -> None:
         assert self._listener is not None
-        listener, served = trio.socket.from_stdlib_socket(self._listener), trio.Lock()
+        listener = trio.socket.from_stdlib_socket(self._listener)
         async with trio.open_nursery() as nursery:
             while True:
                 try:
@@ -333,11 +350,11 @@ class Succession:
                     continue
                 # The directory keeps other users out, too; root is no exception here.
                 if peer_user(cast(socket.socket, sock)) == os.geteuid():
-                    nursery.start_soon(self._meet, node, Channel(sock), served)
+                    nursery.start_soon(self._meet, node, Channel(sock))
                 else:
                     sock.close()
 
-    async def _meet(self, node: Node, channel: Channel, served: trio.Lock) -> None:
+    async def _meet(self, node: Node, channel: Channel) -> None:
         """Serve ``ergo upgrade`` or a successor; of several successors one after the other."""
         with closing(channel), self._second_name(channel) as second:
             first: Line = {}
@@ -346,32 +363,31 @@ class Succession:
             if not first:
                 return  # it only asked whether this program goes on
             if "upgrade" in first:
-                with suppress(OSError):  # the client has left
+                # Not cancelled: `end` stops the next version, and its client hears so.
+                with suppress(OSError), trio.CancelScope(shield=True):  # the client has left
                     await self._next.upgrade(channel, hears_news=bool(first.get("news")))
                 return
-            async with served:
-                if not self.serves:
-                    return  # it finds the program that has taken over
-                await self._await_connections()
-                leaving = Leaving(kernel_of(node), is_exact=is_exact(first))
-                self._next.report({"begun": True})
-                goes_on, why = await self._hand_over(channel, first, leaving, second)
-                if goes_on:
-                    node.log.warning("the next version has not taken over", reason=why)
-                    self._next.report({"failed": why})
-                    return
-                if why:
-                    node.log.error("the next version hangs", reason=why)
-                self._is_succeeded = True
-            self._next.report(
-                {
-                    "sockets": sorted(self._sockets.to_hand_over()),
-                    "states": leaving.moved,
-                    "fresh": leaving.fresh,
-                }
-            )
-            await leaving.forward(channel)
-            await self._end_after(node, leaving, channel, second, why)
+            leaving, is_done = Leaving(kernel_of(node), is_exact=is_exact(first)), trio.Event()
+            async with trio.open_nursery() as nursery:
+                try:
+                    async with self._hands_over:
+                        if not self.serves:
+                            return  # it finds the program that has taken over
+                        await self._await_connections()
+                        self._leaving = leaving
+                        self._next.report({"begun": True})
+                        goes_on, why = await self._hand_over(channel, first, leaving, second)
+                        if goes_on:
+                            node.log.warning("the next version has not taken over", reason=why)
+                            self._next.report({"failed": why})
+                            return
+                        with trio.CancelScope(shield=True) as self._gives:
+                            nursery.start_soon(leaving.pass_answers, is_done)
+                            goes_on = await self._give(node, leaving, channel, second, why)
+                    if not goes_on:
+                        await self._finish(node, leaving)
+                finally:
+                    is_done.set()
 
     async def _await_connections(self) -> None:
         """Wait for the connections of the predecessor, which are to move on, too."""
@@ -395,24 +411,50 @@ class Succession:
         self, channel: Channel, first: Line, leaving: Leaving, second: Path
     ) -> Outcome:
         """Hand over to a successor."""
-        outcome = Outcome(True, "this program ends")
         with suppress(OSError):  # not all file systems have second names
             os.link(self._path, second)
-        try:
-            outcome = await hand_over(channel, first, self._sockets.to_hand_over(), leaving)
-        finally:
-            if outcome.goes_on:
-                with suppress(OSError):
-                    os.rename(second, self._path)
+        outcome = await hand_over(channel, first, self._sockets.to_hand_over(), leaving)
+        if outcome.goes_on:
+            with suppress(OSError):
+                os.rename(second, self._path)
         return outcome
+
+    async def _give(
+        self, node: Node, leaving: Leaving, channel: Channel, second: Path, hangs: str
+    ) -> bool:
+        """Give messages and connections to a successor that has taken over. Whether this program
+        goes on, since the successor has ended meanwhile.
+        """
+        if hangs:
+            node.log.error("the next version hangs", reason=hangs)
+        self._is_succeeded = True
+        self._next.report(
+            {
+                "sockets": sorted(self._sockets.to_hand_over()),
+                "states": leaving.moved,
+                "fresh": leaving.fresh,
+            }
+        )
+        connections = leaving.connections
+        await leaving.forward(channel)
+        try:
+            await self._move(leaving, channel, hangs)
+        finally:
+            if not connections.are_lost:
+                self._report(node, leaving)
+            await leaving.forward_sessions(channel)
+        if not connections.are_lost:
+            return False
+        goes_on = await self._goes_on_after(leaving, second)
+        self._report_loss(node, leaving, goes_on=goes_on)
+        return goes_on
 
     async def _goes_on_after(self, leaving: Leaving, second: Path) -> bool:
         """Go on, since the successor has ended in the middle: accept connections again. False if
         that is not possible: states have moved, and ended with the successor; a server has closed
-        its socket; or a further program serves already.
+        its socket; a further program serves already; or this program is stopped.
         """
-        connections = leaving.connections
-        if leaving.moved or not connections.may_accept_again():
+        if self._is_ending or leaving.moved or not leaving.connections.may_accept_again():
             return False
         with suppress(OSError):
             if _identity(self._path) != self._file:
@@ -420,7 +462,7 @@ class Succession:
                     other.close()
                     return False
                 os.rename(second, self._path)
-        connections.accept_again()
+        leaving.accept_again()
         self._is_succeeded = False
         self._say()
         return True
@@ -436,8 +478,8 @@ class Succession:
         else:
             self._next.report({"done": True, "connections": 0, "staying": staying, "hangs": why})
 
-    def _report(self, node: Node, leaving: Leaving, hangs: str) -> None:
-        """Say what has moved, and whether the successor ``hangs``."""
+    def _report(self, node: Node, leaving: Leaving) -> None:
+        """Say what has moved, and whether the successor hangs."""
         moved, staying = leaving.connections.moved, dict(leaving.connections.staying)
         node.log.info(
             "a successor has taken over", name=self._name, connections=moved, staying=staying
@@ -447,11 +489,11 @@ class Succession:
                 "done": True,
                 "connections": moved,
                 "staying": staying,
-                "hangs": hangs,
+                "hangs": leaving.connections.hangs,
             }
         )
 
-    async def _move(self, leaving: Leaving, channel: Channel) -> None:
+    async def _move(self, leaving: Leaving, channel: Channel, hangs: str) -> None:
         """Move the connections, and report how many have moved each second."""
 
         async def report() -> None:
@@ -462,55 +504,26 @@ class Succession:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(report)
-            await leaving.move_connections(channel)
+            await leaving.move_connections(channel, hangs)
             nursery.cancel_scope.cancel()
 
-    async def _end_after(
-        self, node: Node, leaving: Leaving, channel: Channel, second: Path, hangs: str
-    ) -> None:
-        """Move the connections, and finish the work of this program. Its moved processes forward
-        their messages until the node is down: the others may send while they stop.
-        """
-        is_done, connections = trio.Event(), leaving.connections
-
-        async def pass_answers() -> None:
-            with trio.CancelScope(shield=True):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(leaving.pass_answers)
-                    await is_done.wait()
-                    await leaving.wait_gone()
-                    nursery.cancel_scope.cancel()
+    async def _finish(self, node: Node, leaving: Leaving) -> None:
+        """Finish the work of this program, and end."""
 
         async def await_predecessor() -> None:
             # Its sessions reach moved processes through this program.
             with trio.move_on_after(_DRAIN):
                 await self._predecessor_has_ended.wait()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pass_answers)
+        async with trio.open_nursery() as work:
+            work.start_soon(await_predecessor)
             try:
-                try:
-                    await self._move(leaving, channel)
-                    if not connections.are_lost:
-                        self._report(node, leaving, hangs)
-                finally:
-                    await leaving.forward_sessions(channel)
-                if connections.are_lost:
-                    goes_on = await self._goes_on_after(leaving, second)
-                    self._report_loss(node, leaving, goes_on=goes_on)
-                    if goes_on:
-                        return
-                async with trio.open_nursery() as work:
-                    work.start_soon(await_predecessor)
-                    try:
-                        await node.drain(_DRAIN)
-                    except Exception as error:  # the successor serves: this program has to end
-                        node.log.error("the drain has failed", error=text_of(error))
-                await leaving.flush()
-                with suppress(NodeStoppedError):  # by a signal, while it drained
-                    node.stop()
-            finally:
-                is_done.set()
+                await node.drain(_DRAIN)
+            except Exception as error:  # the successor serves: this program has to end
+                node.log.error("the drain has failed", error=text_of(error))
+        await leaving.flush()
+        with suppress(NodeStoppedError):  # by a signal, while it drained
+            node.stop()
 
 
 def _takes_turn(turns: list[int]) -> bool:

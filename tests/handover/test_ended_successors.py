@@ -28,6 +28,7 @@ from tests.handover.test_moved_connections import (
     batch_of,
     connect,
     door,
+    greeted,
     move_to,
     own_sockets,
     receive,
@@ -99,16 +100,10 @@ async def test_a_program_goes_on_with_all_that_an_ended_successor_has_not_answer
     monkeypatch: pytest.MonkeyPatch,
     reports: Reports,
 ) -> None:
-    """Five connections move in three batches; the successor ends after some answers."""
+    """Five connections move in three batches; the successor ends after some answers, with the turn
+    of the next batch, or when it has heard that all have moved.
+    """
     monkeypatch.setattr(f"{MOVES}_BATCH", 2)
-    has_ended, say = trio.Event(), Channel.say
-
-    async def say_last_line_later(self: Channel, line: Line, *args: Any, **options: Any) -> None:
-        if "moved" in line:
-            await has_ended.wait()
-        await say(self, line, *args, **options)
-
-    monkeypatch.setattr(Channel, "say", say_last_line_later)
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
         peers = [await connect(place) for _ in range(5)]
         for peer in peers:
@@ -125,8 +120,9 @@ async def test_a_program_goes_on_with_all_that_an_ended_successor_has_not_answer
             lost.update(members)
         if has_turn and answered < 3:
             assert take_turn((await batches.hear())[0])
+        elif has_turn:
+            assert await channel.hear() == {"moved": 5}
         batches.end()
-        has_ended.set()
 
         staying = list[trio.SocketStream]()
         for peer in peers:
@@ -144,8 +140,7 @@ async def test_a_program_goes_on_with_all_that_an_ended_successor_has_not_answer
         assert old.node.info().processes == 3 + len(staying)  # those of lost connections have ended
 
         # The program accepts again, and the next hand-over moves all.
-        fresh = await connect(place)
-        assert await receive(fresh, 8) == b"welcome\n"
+        fresh = await greeted(place)
         await start(door(Visitor, unix=place), limit=inf)
         await old.has_ended.wait()
         for peer in staying:
@@ -158,12 +153,34 @@ async def test_a_program_goes_on_with_all_that_an_ended_successor_has_not_answer
         assert sorted(os.listdir(place)) == ["door", "shop.handover"]
 
 
+async def test_a_program_says_that_a_successor_hangs_with_all_connections(
+    place: Path, autojump_clock: Any, reports: Reports
+) -> None:
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
+        peer = await greeted(place)
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        await take_over(channel, [], first=REQUEST)
+        batches = Batches(channel)
+        assert take_turn((await batches.hear())[0])
+        await channel.say({"begun": 1, "stay": []})
+        assert await channel.hear() == {"moved": 1}
+        await old.has_ended.wait()
+        batches.end()
+        await peer.aclose()
+    assert reports[-1] == {
+        "done": True,
+        "connections": 1,
+        "staying": {},
+        "hangs": "the next version has taken over, and did not answer within 10 s: it hangs",
+    }
+
+
 async def test_a_program_that_has_given_its_states_away_ends_after_its_successor(
     place: Path, autojump_clock: Any, reports: Reports
 ) -> None:
     async with old_program([*counter(), *door(Visitor, unix=place)], limit=inf) as (old, _):
-        peer = await connect(place)
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
         await take_over(channel, ["counter"], first=REQUEST)
@@ -215,8 +232,7 @@ async def test_a_program_without_connections_goes_on_after_an_ended_successor(
             await reports.has_failed.wait()
             assert reports[-1] == {"failed": ENDED}
             reports.has_failed = trio.Event()
-            async with await connect() as peer:
-                assert await receive(peer, 8) == b"welcome\n"
+            async with await greeted():
                 (server,) = listeners_of(kernel_of(old.node))
                 assert not server.is_draining
 
@@ -336,9 +352,7 @@ async def test_a_successor_that_stops_before_its_answer_leaves_the_connections_a
     monkeypatch.setattr(Channel, "say", wait_to_answer)
     monkeypatch.setattr(ArrivingConnections, "keep", note)
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
-        peers = [await connect(place) for _ in range(3)]
-        for peer in peers:
-            assert await receive(peer, 8) == b"welcome\n"
+        peers = [await greeted(place) for _ in range(3)]
         new = await start(door(Visitor, unix=place), limit=inf)
         await answers.wait()
         assert len(arrived) == 4  # with the turn
@@ -369,9 +383,7 @@ async def test_answers_count_when_no_descriptor_is_left_for_the_next_batch(
     monkeypatch.setattr(f"{MOVES}_BATCH", 1)
     monkeypatch.setattr(f"{MOVES}make_turn", make_once)
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
-        peers = [await connect(place) for _ in range(2)]
-        for peer in peers:
-            assert await receive(peer, 8) == b"welcome\n"
+        peers = [await greeted(place) for _ in range(2)]
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
@@ -401,8 +413,7 @@ async def test_options_of_a_version_do_not_outlive_it_on_its_connections(
         "send_buffer": 40_000,
     }
     async with old_program(door(Visitor, **options), limit=inf) as (old, start):
-        peer = await connect()
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted()
         new = await start(door(Visitor), limit=inf)
         await old.has_ended.wait()
         (server,) = listeners_of(kernel_of(new.node))

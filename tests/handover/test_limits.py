@@ -30,6 +30,7 @@ from tests.handover.test_moved_connections import (
     Waiting,
     connect,
     door,
+    greeted,
     move_to,
     own_sockets,
     receive,
@@ -75,8 +76,7 @@ async def test_connections_stay_if_no_descriptor_is_left_for_their_turn(
     monkeypatch.setattr("ergo_py.handover.leaving_connections.make_turn", make_turn)
     async with old_program(door(Visitor, unix=place), log_level="info", limit=inf) as (old, start):
         old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
-        peer = await connect(place)
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted(place)
         new = await start(door(Visitor, unix=place), limit=inf)
         await new.serves.wait()
         await peer.send_all(b"Ann\n")
@@ -144,9 +144,7 @@ async def test_busy_connections_are_waited_for_together_when_all_have_moved(
 
     monkeypatch.setattr(LeavingConnections, "leave", leave_busy)
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
-        peers = [await connect(place) for _ in range(4)]
-        for peer in peers:
-            assert await receive(peer, 8) == b"welcome\n"
+        peers = [await greeted(place) for _ in range(4)]
         new = await start(door(Visitor, unix=place), limit=inf)
         await new.serves.wait()
         await old.has_ended.wait()
@@ -163,9 +161,7 @@ async def test_a_slow_move_of_connections_is_reported_each_second(
     monkeypatch.setattr(f"{MOVES}_BATCH", 1)
     monkeypatch.setattr(NextVersion, "report", lambda version, line: reports.append(line))
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
-        peers = [await connect(place) for _ in range(2)]
-        for peer in peers:
-            assert await receive(peer, 8) == b"welcome\n"
+        peers = [await greeted(place) for _ in range(2)]
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
@@ -197,8 +193,7 @@ async def test_a_connection_goes_on_when_the_next_program_does_not_read_its_batc
     place: Path, autojump_clock: Any
 ) -> None:
     async with old_program(door(Large, unix=place), limit=inf) as (old, _):
-        peer = await connect(place)
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
@@ -217,8 +212,7 @@ async def test_connections_stay_when_the_next_program_does_not_read_forwarded_me
     log, children = list[Any](), [*counter(), *door(Visitor, unix=place)]
     async with old_program(children, log_level="info", limit=inf) as (old, _):
         old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
-        peer = await connect(place)
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
@@ -259,9 +253,7 @@ async def test_no_connection_begins_to_move_after_the_time_of_all_batches(
     children = door(partial(Waiting, go_on), unix=place)
     async with old_program(children, log_level="info", limit=inf) as (old, _):
         old.node.add_logger(await old.node.spawn(LogKeeper, log), "info")
-        peers = [await connect(place) for _ in range(4)]
-        for peer in peers:
-            assert await receive(peer, 8) == b"welcome\n"
+        peers = [await greeted(place) for _ in range(4)]
         for peer in peers[:2]:
             await peer.send_all(b"Ann\n")
             assert await receive(peer, 6) == b"1 Ann\n"
@@ -377,8 +369,7 @@ async def visited(place: Path) -> AsyncIterator[Any]:
     addresses = list[PID | Alias]()
     children = door(partial(Visit, [], addresses), unix=place, send_buffer=4096)
     async with old_program(children, limit=inf) as (old, _):
-        peer = await connect(place)
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):

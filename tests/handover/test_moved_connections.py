@@ -134,6 +134,13 @@ async def receive(peer: trio.SocketStream, size: int) -> bytes:
     return found
 
 
+async def greeted(unix: Path | None = None) -> trio.SocketStream:
+    """A peer that its session has greeted."""
+    peer = await connect(unix)
+    assert await receive(peer, 8) == b"welcome\n"
+    return peer
+
+
 def take_at_once(peer: trio.SocketStream) -> bytes:
     """The bytes that have arrived."""
     found = b""
@@ -211,8 +218,7 @@ async def test_the_file_of_a_unix_server_outlives_its_restart_and_its_program(
     place: Path, autojump_clock: Any
 ) -> None:
     async def visit() -> None:
-        async with await connect(place) as peer:
-            assert await receive(peer, 8) == b"welcome\n"
+        await (await greeted(place)).aclose()
 
     restarted = trio.Event()
 
@@ -478,8 +484,7 @@ async def test_the_old_program_lets_go_of_a_batch_with_a_taken_turn(
     first: Line, hangs: bool, place: Path, autojump_clock: Any
 ) -> None:
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
-        peer = await connect(place)
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
@@ -538,8 +543,7 @@ async def test_bytes_for_a_moved_connection_are_forwarded_until_all_have_moved(
     leave = LeavingConnections.leave
     async with old_program(door(partial(Visit, [], addresses), unix=place), limit=inf) as (old, _):
         for _ in range(2):
-            peers.append(await connect(place))
-            assert await receive(peers[-1], 8) == b"welcome\n"
+            peers.append(await greeted(place))
         channel = await connect_to_program("shop")
         assert channel is not None
 
@@ -616,8 +620,7 @@ async def test_an_answer_to_a_batch_without_a_list_is_none_and_the_old_program_s
     place: Path, autojump_clock: Any
 ) -> None:
     async with old_program(door(Visitor, unix=place), limit=inf) as (_, _):
-        peer = await connect(place)
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
@@ -644,8 +647,7 @@ async def test_a_session_moves_after_the_messages_that_it_has_sent(
     place: Path, autojump_clock: Any
 ) -> None:
     async with old_program([*counter(), *door(Telling, unix=place)], limit=inf):
-        peer = await connect(place)
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
@@ -787,9 +789,7 @@ async def test_connections_leave_without_collections(
     async with old_program(
         door(partial(GivenWithoutCollections, given), unix=place), limit=inf
     ) as (old, start):
-        peers = [await connect(place) for _ in range(2)]
-        for peer in peers:
-            assert await receive(peer, 8) == b"welcome\n"
+        peers = [await greeted(place) for _ in range(2)]
         await start(door(Visitor, unix=place), limit=inf)
         if not was_on:
             gc.disable()
@@ -814,9 +814,7 @@ async def test_sessions_of_a_batch_take_over_together_without_collections(
     monkeypatch.setattr(gc, "freeze", lambda: steps.append("freeze"))
     monkeypatch.setattr(gc, "unfreeze", lambda: steps.append("unfreeze"))
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
-        peers = [await connect(place) for _ in range(2)]
-        for peer in peers:
-            assert await receive(peer, 8) == b"welcome\n"
+        peers = [await greeted(place) for _ in range(2)]
         await start(door(partial(TakingTogether, begun, trio.Event()), unix=place), limit=inf)
         await old.has_ended.wait()
         for peer in peers:
@@ -886,8 +884,7 @@ async def test_a_program_forgets_moved_sessions_when_its_predecessor_has_ended(
 
     monkeypatch.setattr("ergo_py.handover.moved_processes.ArrivingConnections", make)
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
-        peer = await connect(place)
-        assert await receive(peer, 8) == b"welcome\n"
+        peer = await greeted(place)
         await start(door(Visitor, unix=place), limit=inf)
         await old.has_ended.wait()
         await peer.send_all(b"Ann\n")
@@ -925,9 +922,7 @@ async def test_a_program_that_stops_in_the_middle_of_a_batch_closes_its_descript
 
     monkeypatch.setattr(ArrivingConnections, "keep", note)
     async with old_program(door(Visitor, unix=place), limit=inf) as (_, start):
-        peers = [await connect(place) for _ in range(3)]
-        for peer in peers:
-            assert await receive(peer, 8) == b"welcome\n"
+        peers = [await greeted(place) for _ in range(3)]
         new = await start(door(Slow, unix=place), limit=inf)
         await begun.wait()
         assert len(arrived) == 4  # with the turn

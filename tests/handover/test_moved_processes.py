@@ -138,7 +138,7 @@ async def run_program(
                 await trio.sleep_forever()
             finally:
                 try:
-                    program.succession.end()
+                    await program.succession.end()
                 except NotAllowedError as error:
                     program.failure = str(error)
                 program.has_ended.set()

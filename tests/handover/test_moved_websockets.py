@@ -41,8 +41,8 @@ from tests.actors import LogKeeper
 from tests.handover.test_moved_connections import (
     Door,
     batch_of,
-    connect,
     door,
+    greeted,
     move_to,
     numbered,
     own_sockets,
@@ -274,8 +274,7 @@ async def test_a_connection_that_is_no_websocket_stays_if_a_web_server_follows(
     place: Path,
 ) -> None:
     async with old_program(door(Visitor), limit=inf) as (old, start):
-        stream = await connect()
-        assert await receive(stream, 8) == b"welcome\n"
+        stream = await greeted()
         new = await start(talks(), limit=inf)
         await new.serves.wait()
         await stream.send_all(b"Ann\n")

@@ -46,11 +46,12 @@ async def act_as_successor(channel: Channel, act: str) -> None:
 
 
 def takes_turn(channel: Channel) -> bool:
-    (turn,) = channel.take_descriptors()
+    *sockets, turn = channel.take_descriptors()
     try:
         return take_turn(turn)
     finally:
-        os.close(turn)
+        for descriptor in (*sockets, turn):
+            os.close(descriptor)
 
 
 async def check_waits_for_successors() -> None:

@@ -89,6 +89,7 @@ class NoStates:
 
     def __init__(self) -> None:
         self.fresh = list[str]()
+        self.are_given = False
 
     async def suspend(self, wanted: Iterable[object], servers: Iterable[object] = ()) -> list[Part]:
         raise AssertionError
@@ -152,7 +153,7 @@ async def take_over(node: Node, succession: Succession, port: int = 1) -> trio.E
 def ask(address: Any, data: bytes) -> bytes:
     with socket.create_connection(address) as peer:
         peer.sendall(data)
-        return peer.recv(10)
+        return peer.recv(20)
 
 
 @pytest.mark.parametrize("steps", range(3))
@@ -182,7 +183,7 @@ async def test_a_successor_goes_on_without_its_predecessor(
                 await (await take_over(node, succession)).wait()
                 assert await trio.to_thread.run_sync(ask, address, b"hello") == b"hello"
                 assert (place / FILE).exists()
-                succession.end()
+                await succession.end()
 
     up = {"up": True, "takes": [], "connections": []}
     assert heard == [REQUEST, up, STEPS[2]][: 1 if not steps else steps + 1]
@@ -209,7 +210,7 @@ async def test_a_program_that_is_late_ends_and_has_accepted_no_connection(
                         await take_over(node, succession)
                         await trio.sleep_forever()
                     finally:
-                        succession.end()
+                        await succession.end()
             # The connection is still in the queue, for the predecessor.
             listening.setblocking(False)
             listening.accept()[0].close()
@@ -243,7 +244,7 @@ async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
             nursery.start_soon(succeed)
             await trio.sleep_forever()
         finally:
-            succession.end()
+            await succession.end()
 
     assert heard[-3:] == [{"sockets": ["echo"]}, {"yours": True, "turn": True}, {"moved": 0}]
     assert {} in heard[:-3] or len(heard) == 3
@@ -275,7 +276,7 @@ async def test_a_client_gets_the_news_of_an_upgrade_with_its_end_unless_it_asks_
                     heard.append(await client.hear())
             await trio.sleep_forever()
         finally:
-            succession.end()
+            await succession.end()
 
     started, *news = heard
     os.kill(started["started"], signal.SIGKILL)
@@ -321,7 +322,7 @@ async def test_the_sockets_of_named_servers_are_kept_and_survive_a_restart(
         await node.spawn(Echo, host, 7779)
         assert await trio.to_thread.run_sync(ask, (host, 7779), b"hello") == b"hello"
         assert named.to_hand_over() == kept
-    succession.end()
+    await succession.end()
     for number in kept.values():
         os.close(number)
 
@@ -336,14 +337,26 @@ class _Spawner(Actor):
 
 TRANSCRIPT = "ergo upgrade shop"
 PROGRAM = """
-import os, sys, trio
+import os, signal, sys, trio
 from pathlib import Path
-from examples.guide.handed_over import Echo
 from examples.guide.moved_state import Visits
 from ergo_py import Actor, ChildSpec, run
+from ergo_py.handover import leaving_connections
+from ergo_py.handover.channel import Channel
 from ergo_py.meta import TCP, TCPServer
 
-version = Path(sys.argv[2]).read_text(encoding="utf-8")
+leaving_connections._BATCH = 2
+host, port, file, *states = sys.argv[1:]
+version, taken, say = Path(file).read_text(encoding="utf-8"), [], Channel.say
+
+def end():
+    match version:
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exits":
+            os._exit(0)
+        case "stops the old":
+            os.kill(os.getppid(), signal.SIGTERM)
 
 class Session(Actor):
     def handle_message(self, message, sender):
@@ -352,22 +365,100 @@ class Session(Actor):
     def hand_over(self):
         return None
     def take_over(self, state):
-        pass
+        taken.append(state)
+        if len(taken) == 5:
+            end()
 
-class Numbered(Echo):
+class Door(Actor):
     async def init(self):
         options = {"sock": "echo", "reader": "task", "receiver": Session}
-        await self.spawn_meta(TCPServer(sys.argv[1], 7777, **options))
+        await self.spawn_meta(TCPServer(host, int(port), **options))
+
+async def say_or_end(self, line, *args, **options):
+    if version == "killed at last" and "arrived" in line:
+        os.kill(os.getpid(), signal.SIGKILL)
+    await say(self, line, *args, **options)
 
 async def main(node, task_status):
-    await node.supervise([ChildSpec("echo", Numbered), ChildSpec("visits", Visits)])
+    moved = [ChildSpec(name, Visits) for name in states]
+    await node.supervise([ChildSpec("door", Door), *moved])
     if version == "broken":
         raise RuntimeError("this version does not start")
+    if version == "waits":
+        print("waits", os.getpid(), flush=True)
+        await trio.sleep_forever()
     task_status.started()
+    print("up", flush=True)
     await trio.sleep_forever()
 
+Channel.say = say_or_end
 run(main, handover="shop", log_output="none")
 """
+"""Its sessions answer with the text of the version."""
+
+
+def _command(address: tuple[str, int], version: Path, *states: str) -> list[str]:
+    return [sys.executable, "-c", PROGRAM, *map(str, address), str(version), *states]
+
+
+class Running:
+    """A program whose versions a test starts, each at the end of the version before."""
+
+    def __init__(self, place: Path, port: int, *states: str) -> None:
+        self.address = loopback_of_this_program(), port
+        self._version = place / "version"
+        self._version.write_text("1", encoding="utf-8")
+        self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        """Hears which version serves, as a service manager does."""
+        self.manager.bind(str(place / "manager"))
+        self.first = subprocess.Popen(
+            _command(self.address, self._version, *states),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "NOTIFY_SOCKET": str(place / "manager")},
+            process_group=0,
+        )
+        assert self.first.stdout is not None
+        self.output = self.first.stdout
+        """Of all versions: its end is that of the last version."""
+        assert self.output.readline() == b"up\n"
+        assert self.hear_serving() == self.first.pid
+
+    def hear_serving(self) -> int:
+        """The process that has taken over, and can be upgraded."""
+        told = self.manager.recv(1000).decode()
+        ready, _, process = told.partition("READY=1\nSTATUS=node@localhost is up\nMAINPID=")
+        assert ready == ""
+        return int(process)
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.output.close()
+        self.manager.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self.first.pid, signal.SIGKILL)  # if a test has failed
+        self.first.wait()
+
+    def upgrade(self, version: str) -> int:
+        self._version.write_text(version, encoding="utf-8")
+        return ergo(["upgrade", "shop"])
+
+    def ask(self) -> bytes:
+        """The version that accepts connections."""
+        return ask(self.address, b"?")
+
+    def ask_each(self, peers: list[socket.socket]) -> list[bytes]:
+        """The versions that serve the peers; empty if none does."""
+        return sorted(map(_answer, peers))
+
+
+def _answer(peer: socket.socket) -> bytes:
+    with suppress(ConnectionError):
+        peer.sendall(b"?")
+        return peer.recv(20)
+    return b""
 
 
 def without_numbers(text: str) -> str:
@@ -376,59 +467,39 @@ def without_numbers(text: str) -> str:
 
 
 def test_two_versions_of_a_program_replace_each_other_without_a_gap(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    address, version = (loopback_of_this_program(), 7777), tmp_path / "version"
-    version.write_text("1", encoding="utf-8")
-
-    def upgrade(next_version: str) -> tuple[int, str]:
-        version.write_text(next_version, encoding="utf-8")
-        status = ergo(["upgrade", "shop"])
+    def upgrade(version: str) -> tuple[int, str]:
+        status = program.upgrade(version)
         said = capsys.readouterr()
         return status, without_numbers(said.out + said.err)
 
-    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(str(place / "manager"))
-    with (
-        closing(manager),
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, address[0], str(version)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "NOTIFY_SOCKET": str(place / "manager")},
-        ) as first,
-    ):
-        up = "READY=1\nSTATUS=node@localhost is up\nMAINPID="
-        assert manager.recv(1000).decode() == f"{up}{first.pid}"
-        with socket.create_connection(address) as old:
-            old.sendall(b"?")
-            assert old.recv(10) == b"1"
+    with Running(place, 7777, "visits") as program:
+        with socket.create_connection(program.address) as old:
+            assert program.ask_each([old]) == [b"1"]
 
             started = "  N s  the next version has started: process N\n"
             status, text = upgrade("broken")
             assert status == Status.FAILED
             assert text.startswith(f"{started}ergo: the next version has ended")
             assert text.endswith("; the running program goes on\n")
-            assert ask(address, b"?") == b"1"
+            assert program.ask() == b"1"
             page = Path(__file__).parents[2] / "docs" / "deploying.md"
             shown = page.read_text(encoding="utf-8").partition(
                 f"<!-- transcript: {TRANSCRIPT} -->\n"
             )[2]
             shown = shown.partition(f"$ {TRANSCRIPT}\n")[2].partition("```")[0]
             assert upgrade("2") == (Status.DONE, without_numbers(shown))
-            assert ask(address, b"?") == b"2"
-            old.sendall(b"?")  # the connection has moved
-            assert old.recv(10) == b"2"
-        assert first.wait(30) == 0
-        second = manager.recv(1000).decode().removeprefix(up)
-        os.kill(int(second), signal.SIGTERM)
-        assert first.stdout is not None
-        assert first.stdout.read() == b""  # the end of the second closes the pipe, too
+            assert program.ask() == b"2"
+            assert program.ask_each([old]) == [b"2"]  # the connection has moved
+        assert program.first.wait(60) == 0
+        os.kill(program.hear_serving(), signal.SIGTERM)
+        assert program.output.read() == b"up\n"
         # Neither the broken version nor the first has told that the service stops.
-        assert manager.recv(1000) == b"STOPPING=1\nSTATUS=node@localhost stops"
-        manager.setblocking(False)
+        assert program.manager.recv(1000) == b"STOPPING=1\nSTATUS=node@localhost stops"
+        program.manager.setblocking(False)
         with pytest.raises(BlockingIOError):
-            manager.recv(1000)
+            program.manager.recv(1000)
     assert not (place / FILE).exists()
 
 
@@ -614,7 +685,7 @@ async def test_a_program_of_another_protocol_is_refused_before_anything_moves(
         )
         assert sockets.to_hand_over() == {}
         assert first.serves
-        first.end()
+        await first.end()
     os.close(named.to_hand_over()["echo"])
 
 
@@ -659,82 +730,109 @@ async def test_a_program_that_stops_while_it_waits_for_its_predecessor_closes_th
     assert heard == [REQUEST, {}]
 
 
-MORTAL = """
-import os, sys, signal, trio
-from pathlib import Path
-from ergo_py import Actor, ChildSpec, run
-from ergo_py.handover import leaving_connections
-from ergo_py.meta import TCP, TCPServer
-
-leaving_connections._BATCH = 2
-version, taken = Path(sys.argv[2]).read_text(encoding="utf-8"), []
-
-class Session(Actor):
-    def handle_message(self, message, sender):
-        if isinstance(message, TCP.Data):
-            self.send(message.connection, TCP.Send(version.encode()))
-    def hand_over(self):
-        return None
-    def take_over(self, state):
-        taken.append(state)
-        if len(taken) == 5 and version == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if len(taken) == 5 and version == "exits":
-            os._exit(0)
-
-class Door(Actor):
-    async def init(self):
-        options = {"sock": "door", "reader": "task", "receiver": Session}
-        await self.spawn_meta(TCPServer(sys.argv[1], 7783, **options))
-
-async def main(node, task_status):
-    await node.supervise([ChildSpec("door", Door)])
-    task_status.started()
-    print("up", flush=True)
-    await trio.sleep_forever()
-
-run(main, handover="shop", log_output="none")
-"""
-
-
-@pytest.mark.parametrize("end", ["killed", "exits"])
+@pytest.mark.parametrize("end, lost", [("killed", 4), ("exits", 4), ("killed at last", 7)], ids=str)
 def test_an_upgrade_to_a_version_that_ends_in_the_middle_counts_lost_connections(
-    end: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    end: str, lost: int, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    address, version = (loopback_of_this_program(), 7783), tmp_path / "version"
-    version.write_text("1", encoding="utf-8")
+    kept = 7 - lost
+    with Running(place, 7783) as program:
+        peers = [socket.create_connection(program.address) for _ in range(7)]
+        assert program.ask_each(peers) == [b"1"] * 7
 
-    def answer(peer: socket.socket) -> bytes:
-        with suppress(ConnectionError):
-            peer.sendall(b"?")
-            return peer.recv(10)
-        return b""
-
-    with subprocess.Popen(
-        [sys.executable, "-c", MORTAL, address[0], str(version)], stdout=subprocess.PIPE
-    ) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == b"up\n"
-        peers = [socket.create_connection(address) for _ in range(7)]
-        assert [answer(peer) for peer in peers] == [b"1"] * 7
-
-        version.write_text(end, encoding="utf-8")
-        assert ergo(["upgrade", "shop"]) == Status.FAILED
+        assert program.upgrade(end) == Status.FAILED
         assert capsys.readouterr().err == (
-            "ergo: the next version has ended after it has taken over, and with it 4 of 7 "
+            f"ergo: the next version has ended after it has taken over, and with it {lost} of 7 "
             "connections; the running program goes on\n"
         )
-        assert sorted(map(answer, peers)) == [b""] * 4 + [b"1"] * 3
-        assert ask(address, b"?") == b"1"
+        assert program.ask_each(peers) == [b""] * lost + [b"1"] * kept
+        assert program.ask() == b"1"
 
-        version.write_text("2", encoding="utf-8")
-        assert ergo(["upgrade", "shop"]) == Status.DONE
+        assert program.upgrade("2") == Status.DONE
         said = capsys.readouterr().out
-        assert "connections handed over: 3" in said
-        assert sorted(map(answer, peers)) == [b""] * 4 + [b"2"] * 3
-        assert first.wait(60) == 0
+        assert ("connections handed over: 3" in said) is (kept == 3)
+        assert program.ask_each(peers) == [b""] * lost + [b"2"] * kept
+        assert program.first.wait(60) == 0
         (process,) = re.findall(r"process (\d+)", said)
         os.kill(int(process), signal.SIGTERM)
-        assert first.stdout.read() == b"up\n" * 2  # of the version that has ended, and the last
+        assert program.output.read() == b"up\n" * 2  # of the version that has ended, and the last
         for peer in peers:
             peer.close()
+
+
+def test_a_program_that_is_stopped_in_the_middle_moves_all_connections(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Running(place, 7784, "visits") as program:
+        peers = [socket.create_connection(program.address) for _ in range(7)]
+        assert program.ask_each(peers) == [b"1"] * 7
+        assert program.upgrade("stops the old") == Status.DONE
+        said = capsys.readouterr().out
+        assert "connections handed over: 7" in said
+        assert program.first.wait(60) == 0
+        assert program.ask_each(peers) == [b"stops the old"] * 7
+        assert program.ask() == b"stops the old"
+        (process,) = re.findall(r"process (\d+)", said)
+        os.kill(int(process), signal.SIGTERM)
+        assert program.output.read() == b"up\n"
+        for peer in peers:
+            peer.close()
+
+
+def test_a_program_that_waits_for_its_predecessor_stops_at_a_signal(
+    place: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "version").write_text("2", encoding="utf-8")
+    with socket.socket(socket.AF_UNIX) as waiting:
+        waiting.bind(str(place / FILE))
+        waiting.listen()
+        command = _command((loopback_of_this_program(), 7786), tmp_path / "version")
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+            asked, _ = waiting.accept()
+            with asked:
+                assert json.loads(asked.recv(1000)) == REQUEST
+                program.terminate()  # the predecessor does not answer
+                assert asked.recv(1000) == b""
+            assert program.communicate()[0] == b""
+            assert program.returncode == 0
+    assert os.listdir(place) == [FILE]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize("side", ["old", "new"])
+def test_an_upgrade_says_which_version_was_ended_before_the_turn_and_which_goes_on(
+    side: str,
+    number: signal.Signals,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The signal comes while the next version starts, and has the sockets."""
+    with Running(place, 7785) as program:
+        status, first = list[int](), program.first
+        upgrading = threading.Thread(target=lambda: status.append(program.upgrade("waits")))
+        upgrading.start()
+        waits, _, text = program.output.readline().decode().partition(" ")
+        assert waits == "waits"
+        following = int(text)
+        os.kill(first.pid if side == "old" else following, number)
+        upgrading.join()
+        assert status == [Status.FAILED]
+        said = capsys.readouterr().err.removeprefix("ergo: ").rstrip()
+        if side == "new":
+            assert said == (
+                "the next version has ended before it was up; the running program goes on"
+            )
+            assert program.ask() == b"1"
+            os.kill(first.pid, signal.SIGTERM)
+        elif number == signal.SIGTERM:
+            assert said == (
+                "the running program was stopped before its next version had its turn, and has "
+                "stopped it, too"
+            )
+        else:
+            assert said == (
+                "the running program 'shop' has ended without a word; its next version, process "
+                f"{following}, goes on with all that it has got"
+            )
+            os.kill(following, signal.SIGTERM)
+        assert program.output.read() == b""  # both have ended
+        assert first.wait(60) == (-number if (side, number) == ("old", signal.SIGKILL) else 0)

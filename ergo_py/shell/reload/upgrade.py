@@ -36,15 +36,23 @@ async def _upgrade(name: str) -> None:
             f"no running program has the name {name!r} for its next version"
             f"{hint or f'; start it with run(main, handover={name!r})'}",
         )
-    line, began = Line(), trio.current_time()
+    line, began, process = Line(), trio.current_time(), 0
     with closing(channel):
         with suppress(OSError):  # the program has ended
             await channel.say({"upgrade": 1, "news": True})
         while not line.keys() & {"done", "failed"} and (line := await _hear(channel)):
+            process = line.get("started", process)
             for text in _news(line):
                 say(f"{trio.current_time() - began:5.1f} s  {text}")
     if "failed" in line:
-        raise Leave(Status.FAILED, f"{line['failed']}; the running program goes on")
+        goes_on = "" if line.get("ends") else "; the running program goes on"
+        raise Leave(Status.FAILED, f"{line['failed']}{goes_on}")
+    if "done" not in line and process:
+        raise Leave(
+            Status.FAILED,
+            f"the running program {name!r} has ended without a word; its next version, process "
+            f"{process}, goes on with all that it has got",
+        )
     if "done" not in line:
         raise Leave(
             Status.NO_ANSWER,
