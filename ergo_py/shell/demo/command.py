@@ -86,7 +86,8 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
             await trio.to_thread.run_sync(open_page, page.url)
         await trio.sleep_forever()
 
-    run(main, name="demo@demo", control="look,act", beside=[page], log_level="off", **settings)
+    # No line in the terminal, where the story is; the page shows them.
+    run(main, name="demo@demo", control="look,act", beside=[page], log_output="none", **settings)
 
 
 def _tell(text: str) -> None:

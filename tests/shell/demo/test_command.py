@@ -8,11 +8,13 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from ergo_py import Backoff, ChildSpec, Node, Strategy, Supervisor
+from ergo_py.control.views.log_lines import LogLines
 from ergo_py.shell.cli import main
 from ergo_py.shell.demo import plant
 from ergo_py.shell.demo.command import open_page
@@ -83,6 +85,30 @@ def test_the_demonstration_opens_no_browser_in_continuous_integration(
     monkeypatch.setattr("webbrowser.get", lambda: pytest.fail("a browser opens"))
 
     open_page("http://127.0.0.1:9911")
+
+
+async def test_the_page_of_the_demonstration_has_the_lines_of_later_crashes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("ergo_py.shell.demo.command.find_spec", lambda _: None)
+    monkeypatch.setattr(
+        "ergo_py.shell.demo.command.run", lambda _, **options: given.update(options)
+    )
+    main(["demo", "--no-browser"])
+    options = {key: value for key, value in given.items() if key.startswith("log_")}
+    async with running_node(**options) as node:
+        log = LogLines(node)
+        first = log.look("error", "", 10)
+        pid = await node.spawn(Ledger)
+
+        node.send(pid, "no reading")
+        await node.wait_ended(pid)
+        (line,) = log.look("error", "", 10)["lines"]
+        log.close()
+
+    assert first == {"lines": []}
+    assert line["text"] == "process crashed"
 
 
 async def test_a_killed_intake_starts_again_with_its_devices() -> None:
