@@ -4,6 +4,7 @@ The program stops gracefully, and then its process executes the same command aga
 debugger and a service manager see the same process, with the sockets that it was given.
 """
 
+import json
 import os
 import signal
 import sys
@@ -20,6 +21,8 @@ from .source_files import SourceFiles
 
 __all__ = ["Restart"]
 
+_WRITTEN: Final = "ERGO_WRITTEN"
+"""The variable with the files that a start has told of, for the next start."""
 _PERIOD: Final = 0.1
 """Seconds between two looks at the files: a developer does not notice the delay."""
 
@@ -38,6 +41,7 @@ class Restart:
 
     def __init__(self, files: SourceFiles, period: float = _PERIOD) -> None:
         self._files = files
+        files.know(json.loads(os.environ.pop(_WRITTEN, "[]")))
         self._period = period
         self._environ = dict(os.environ)
         """The environment of the first start, which the program may change."""
@@ -84,7 +88,7 @@ class Restart:
         sys.stderr.flush()
         os.chdir(self._directory)
         inherited_sockets().pass_on()
-        self._environ["ERGO_WRITTEN"] = os.pathsep.join(self._files.written)
+        self._environ[_WRITTEN] = json.dumps(sorted(self._files.written))
         os.execve(sys.executable, sys.orig_argv, self._environ)
 
     def _run(self, program: Callable[[Callable[[], None]], Status]) -> Status:

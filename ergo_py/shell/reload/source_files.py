@@ -4,7 +4,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import time_ns
 from types import ModuleType, TracebackType
@@ -28,16 +28,19 @@ class SourceFiles:
         self._modules = modules
         self._others = tuple(f"{folder}{os.sep}" for folder in _other_folders())
         self._began = time_ns()
-        self.written: set[str] = set(
-            filter(None, os.environ.pop("ERGO_WRITTEN", "").split(os.pathsep))
-        )
+        self.written: set[str] = set()
         """The files that have changed while a start of the program loaded it. The next start does
         not tell of them again: a program that writes a module before its import would start for
         ever.
         """
-        self._known = frozenset(self.written)
+        self._known: frozenset[str] = frozenset()
         self._stamps: dict[str, tuple[int, ...]] = {}
         """The files with their state at the last look; an empty state differs from all others."""
+
+    def know(self, written: Iterable[str]) -> None:
+        """Know the files that the starts before this one have told of."""
+        self.written.update(written)
+        self._known = frozenset(self.written)
 
     def add(self, path: str) -> None:
         """Watch a file from now on, besides those of modules."""

@@ -1,5 +1,6 @@
 """``ergo run --reload``: a program starts again after a change of a file."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -185,6 +186,26 @@ def test_sigterm_ends_a_program_that_is_not_loaded_yet(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         restart(tmp_path / "program.py").run(load)
     assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_the_next_start_knows_the_files_of_which_this_start_has_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed = list[dict[str, str]]()
+    monkeypatch.setattr(os, "execve", lambda _path, _argv, environ: executed.append(environ))
+    monkeypatch.delenv("ERGO_WRITTEN", raising=False)
+    told = {str(tmp_path / "a:b.py"), str(tmp_path / "ä.py")}
+    files = SourceFiles({})
+    files.written.update(told)
+
+    Restart(files).execute()
+
+    (environ,) = executed
+    monkeypatch.setenv("ERGO_WRITTEN", environ["ERGO_WRITTEN"])
+    following = SourceFiles({})
+    Restart(following)
+    assert following.written == told
+    assert "ERGO_WRITTEN" not in os.environ
 
 
 def test_a_process_executes_its_command_again_with_its_sockets(tmp_path: Path) -> None:
