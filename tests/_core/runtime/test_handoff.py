@@ -130,6 +130,30 @@ def test_a_trio_with_other_duties_in_its_loop_is_described() -> None:
     assert not any("_next_send_fn" in text for text in found)
 
 
+def test_a_trio_with_other_arguments_of_a_task_is_described() -> None:
+    def other_order(self: Any, coro: Any, parent_nursery: Any) -> None:
+        """Of the arguments."""
+
+    loop = SimpleNamespace(**vars(trio._core._run))
+    parts = {name: getattr(Task, name) for name in dir(Task) if not name.startswith("__")}
+    loop.Task = type("Task", (), {**parts, "__init__": other_order})
+
+    [found] = unmet(loop)
+
+    assert "takes other arguments than ('parent_nursery', 'coro'" in found
+
+
+def test_a_trio_that_ends_tasks_as_the_first_supported_release_is_known() -> None:
+    def task_exited(self: Any) -> None:
+        self._activate_cancel_status(self._cancel_status)
+        self._child_finished(self._parent_nursery)
+
+    loop = SimpleNamespace(**vars(trio._core._run))
+    loop.Runner = type("Runner", (trio._core._run.Runner,), {"task_exited": task_exited})
+
+    assert unmet(loop) == []
+
+
 async def test_nodes_of_a_loop_share_their_turns() -> None:
     assert isinstance(turns_of_loop(True), Handoff)
     assert turns_of_loop(True) is turns_of_loop(True)
@@ -1064,6 +1088,49 @@ async def test_a_process_handles_a_message_of_a_thread_that_came_while_its_task_
         await wait_all_tasks_blocked()
 
     assert heard == ["meanwhile"]
+
+
+class New:
+    """A process whose task is to sleep."""
+
+    mailbox = NoMailbox()
+    task: Task
+
+    def begin_task(self, task: Task) -> None:
+        self.task = task
+
+    def has_work(self) -> bool:
+        return False
+
+
+async def sleep(process: Any) -> None:
+    await park(process.task)
+
+
+async def test_the_last_task_of_a_nursery_that_ends_in_a_step_closes_the_nursery() -> None:
+    turns, process = turns_of_loop(True), New()
+
+    async def end() -> None:
+        await wait_all_tasks_blocked()
+        turns.end_asleep(process.task)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as outer, trio.open_nursery() as nursery:
+            turns.start(process, sleep, nursery, copy_context(), "new")
+            assert process.task in nursery.child_tasks
+            outer.start_soon(end)
+
+    assert not nursery.child_tasks
+
+
+async def test_a_task_that_ends_in_a_step_breaks_its_parking_lots() -> None:
+    turns, process, lot = turns_of_loop(True), New(), trio.lowlevel.ParkingLot()
+    async with trio.open_nursery() as nursery:
+        turns.start(process, sleep, nursery, copy_context(), "new")
+        trio.lowlevel.add_parking_lot_breaker(process.task, lot)
+        turns.end_asleep(process.task)
+
+    assert lot.broken_by == [process.task]
 
 
 async def test_instruments_see_the_first_step_of_a_process() -> None:
