@@ -200,6 +200,7 @@ _PRIVATE: Final = {
     "clock of inline calls": "ergo_py._core.processes.inline_calls.perf_counter",
     "clock of message loops": "ergo_py._core.processes.message_loop.perf_counter",
     "clock of meta-processes": "ergo_py._core.verbs.meta_process.MetaProcess._now",
+    "clock of new processes": "ergo_py._core.processes.process.perf_counter",
     "clock of processes": "ergo_py._core.processes.lifecycle.perf_counter",
     "clock of the census": "ergo_py._core.inspection.census.perf_counter",
     "clock of snapshots": "ergo_py._core.inspection.snapshots.perf_counter",

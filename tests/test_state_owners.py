@@ -23,8 +23,8 @@ UNKNOWN: Final = frozenset({"Any", "object", "Self", "type"})
 MARKED: Final = {
     "_core/messaging/calls.py": 2,
     "_core/processes/inline_calls.py": 10,
-    "_core/processes/lifecycle.py": 1,
     "_core/processes/message_loop.py": 2,
+    "_core/processes/process.py": 1,
     "_core/processes/spawn.py": 1,
     "_core/verbs/behaviour.py": 3,
     "meta/sockets/datagrams.py": 1,
@@ -40,6 +40,7 @@ FOREIGN: Final = {
         "runner.runq",
         "task._abort_func",
         "task._cancel_points",
+        "task._cancel_status",
         "task._next_send",
         "task._next_send_fn",
         "task._schedule_points",

@@ -20,8 +20,8 @@ FIRST_REQUEST = 100, 30
 """Functions and files from the accepted socket to the response, in pure Python. A response in
 another second than the last takes one function more: it writes the date.
 """
-RESTART = 80
-"""Functions from the end of a child to the first callback of its successor. The goal is 70."""
+RESTART = 70
+"""Functions from the end of a child to the first callback of its successor."""
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from .messaging.clock import Clock
 from .messaging.hooked import HookedCalls, HookedRouter
 from .messaging.hooks import Hook
 from .messaging.links import Links
-from .messaging.observer import ChangedMessages, Observer
-from .messaging.publisher import THREAD_ABANDONED, Publisher
-from .messaging.receiver import Asker, Stoppable
+from .messaging.observer import ChangedMessages, Observer, Spawned
+from .messaging.publisher import PROCESS_STARTED, THREAD_ABANDONED, Publisher
+from .messaging.receiver import AnyProcess, Asker, Stoppable
 from .messaging.router import LANES, Router
 from .messaging.traces import Carried, Traces
 from .runtime.bridge import Bridge
@@ -115,20 +115,9 @@ class Lifetimes:
         """Pass each process that starts or ends to ``on_lifetime``, with whether it lives."""
         self.on_lifetime = on_lifetime
 
-    def begin(self, process: object) -> None:
-        """Count a process that has started."""
-        self.spawned += 1
-        if self.on_lifetime is not None:
-            self.on_lifetime(process, True)
-
     def count_abandoned_thread(self) -> None:
         """Count a thread that a process left behind."""
         self.threads_abandoned += 1
-
-    def count_crash(self, behaviour: str) -> None:
-        """Count a process or meta-process that crashed."""
-        self.crashed += 1
-        self.past.count_crash(behaviour)
 
 
 class Kernel:
@@ -422,10 +411,37 @@ class Kernel:
         self.lifetimes.count_abandoned_thread()
         self.publisher.announce(THREAD_ABANDONED, pid)
 
+    def note_start(
+        self,
+        process: AnyProcess,
+        parent: AnyProcess | None,
+        slot: ChildSlot | None,
+        *,
+        links: bool,
+    ) -> None:
+        """Count a process whose ``init`` has succeeded, and let others know of it."""
+        lifetimes, observer = self.lifetimes, self.observer
+        if links and parent is not None:
+            # Before the first step of the process, so that an immediate end is not missed.
+            self.links.relate_both(parent, process)
+        if slot is not None:
+            slot.occupy(process.id)
+        if self.on_spawned is not None:
+            self.on_spawned(process)
+        lifetimes.spawned += 1
+        if lifetimes.on_lifetime is not None:
+            lifetimes.on_lifetime(process, True)
+        if observer is not None:
+            above = self.pid if parent is None else parent.id
+            observer(Spawned(process.id, above, process.callbacks.behaviour, process.name))
+        if self.publisher.heard:
+            self.publisher.announce(PROCESS_STARTED, process.id)
+
     def note_crash(self, crashed: Stoppable, reason: Reason) -> None:
         """Count a process or meta-process that crashed."""
         behaviour, lifetimes = crashed.callbacks.behaviour, self.lifetimes
-        lifetimes.count_crash(behaviour)
+        lifetimes.crashed += 1
+        lifetimes.past.count_crash(behaviour)
         if lifetimes.on_crash is not None:
             lifetimes.on_crash(Ended(crashed.id, crashed.name, behaviour, reason))
 

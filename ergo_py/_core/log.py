@@ -166,25 +166,28 @@ class Log:
                 self._kept.append((next(self._lines), record))
             if self.watched:
                 self._offer(record)
-        if not self._written(method, text, fields):
-            self.lost = next(self._losses)
-        elif self._told_lost < self.lost:
-            lost, self._told_lost = self.lost - self._told_lost, self.lost
-            self._written(
-                "warning", "log lines could not be written", {"node": self.node, "lost": lost}
-            )
+        lines = [(method, text, fields)]
+        for line in lines:
+            try:
+                is_written = self._write(*line)
+            except Exception as error:
+                is_written = self._write_elsewhere(error, line)
+            if not is_written:
+                self.lost = next(self._losses)
+            elif self._told_lost < self.lost:
+                told = {"node": self.node, "lost": self.lost - self._told_lost}
+                self._told_lost = self.lost
+                lines.append(("warning", "log lines could not be written", told))
         raise structlog.DropEvent
 
-    def _written(self, level: str, text: str, fields: Fields) -> bool:
-        try:
-            return self._write(level, text, fields)
-        except Exception as error:
-            if not self._told_raised:
-                why = "a log output raised, so this line went to standard error; this is said once"
-                self._told_raised = _to_stderr(
-                    _plain("error", why, {"node": self.node, "error": shown(error)})
-                )
-            return _to_stderr(_plain(level, text, fields))
+    def _write_elsewhere(self, error: Exception, line: tuple[str, str, Fields]) -> bool:
+        """Write a line to standard error, because the output raised."""
+        if not self._told_raised:
+            why = "a log output raised, so this line went to standard error; this is said once"
+            self._told_raised = _to_stderr(
+                _plain("error", why, {"node": self.node, "error": shown(error)})
+            )
+        return _to_stderr(_plain(*line))
 
 
 def _filter(number: int) -> type[FilteringBoundLogger]:

@@ -207,11 +207,12 @@ class SupervisionDriver(Actor):
                 spec = child.spec
                 try:
                     slot = (process.slots or {}).get(child.name) or self._slot(child)
-                    slot.expect(action.after)
                     what = (spec.behaviour, spec.cls, child.args)
                     if spec.is_chosen:
                         what = spec.choose(child.args)
-                    started = await spawn_process(kernel, process, *what, child.options, slot)
+                    started = await spawn_process(
+                        kernel, process, *what, child.options, slot, action.after
+                    )
                 except Exception as problem:
                     # A failed spawn may not have yielded to the scheduler.
                     await checkpoint()

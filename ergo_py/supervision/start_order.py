@@ -8,7 +8,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from .actions import Action, Start, Stop, Wake
+from .actions import Action, End, Start, Stop, Wake
 from .child import RUNNING, STARTING, WAITING, Child
 from .specs import Strategy
 
@@ -19,6 +19,10 @@ class StartOrder:
     """The children that wait to start or to be stopped together, in order."""
 
     def __init__(self, strategy: Strategy) -> None:
+        self.actions: list[Action] = []
+        """The actions of the present event so far. The next stop and the next start follow them."""
+        self._is_over = False
+        """The supervisor ends: no child is started or stopped any more."""
         self._started: Child | None = None
         """The child that was started last. The next start waits until this one has succeeded or
         failed.
@@ -31,7 +35,7 @@ class StartOrder:
         """No child of the group starts before the back-off of every child is over."""
         self._tickets = count()
         self._asked: deque[Child] = deque()
-        # Heaps with lazy deletion: `_next_start` skips outdated entries. Ordered by (due, position)
+        # Heaps with lazy deletion: `take` skips outdated entries. Ordered by (due, position)
         # if children restart independently, by (position) if they restart as a group.
         self._queue: list[tuple[float, int, int, float, Child]] = []
         self._stops: list[tuple[int, int, Child]] = []
@@ -81,18 +85,46 @@ class StartOrder:
 
     # -- the next child ----------------------------------------------------------------------------
 
-    def take(self, now: float, actions: list[Action]) -> None:
-        """Begin the next stop and the next start if they are due; otherwise request a `Wake`."""
+    def end(self, action: End) -> None:
+        """Begin nothing any more: ``action`` is the last."""
+        self._is_over = True
+        self.actions.append(action)
+
+    def take(self, now: float) -> list[Action]:
+        """Begin the next stop and the next start if they are due; otherwise request a `Wake`.
+        Return all actions of the present event.
+        """
+        actions, self.actions = self.actions, []
+        if self._is_over:
+            return actions
         if self._stops:
             self._next_stop(actions)
         if self._started is not None and self._started.phase is STARTING:
-            return
-        child = self._next_start(now, actions) if self._asked or self._queue else None
+            return actions
+        child, queue = None, self._queue
+        if self._asked:
+            # The child is still waiting: a child with a caller refuses all other operations.
+            child = self._asked.popleft()
+        while queue and child is None:
+            _, _, _, due, first = queue[0]
+            if first.due == due and first.wanted and first.phase in WAITING:
+                if self._cycling:
+                    break
+                if self._starts_together:
+                    due = self._group_due(now)
+                if due > now:
+                    if self._wake != due:
+                        self._wake = due
+                        actions.append(Wake(due))
+                    break
+                child = first
+            heappop(queue)
         if child is not None:
             self._started = child
             actions.append(Start(child.name, child.begins_start()))
         elif self.is_new:
-            self.is_new = any(child.is_waiting and not child.in_a_row for *_, child in self._queue)
+            self.is_new = any(each.is_waiting and not each.in_a_row for *_, each in queue)
+        return actions
 
     def _next_stop(self, actions: list[Action]) -> None:
         while self._stopping is None and self._stops:
@@ -105,34 +137,10 @@ class StartOrder:
                 self._stopping = child
                 actions.append(Stop(child.name, returns=child.wanted))
 
-    def _next_start(self, now: float, actions: list[Action]) -> Child | None:
-        if self._asked:
-            # The child is still waiting: a child with a caller refuses all other operations.
-            return self._asked.popleft()
-        queue = self._queue
-        while queue:
-            _, _, _, due, child = queue[0]
-            if child.due == due and child.wanted and child.phase in WAITING:
-                break
-            heappop(queue)
-        else:
-            return None
-        if self._cycling:
-            return None
-        if self._starts_together:
-            due = self._group_due(now)
-        if due > now:
-            if self._wake != due:
-                self._wake = due
-                actions.append(Wake(due))
-            return None
-        heappop(queue)
-        return child
-
     def _group_due(self, now: float) -> float:
         """When the last of the waiting children may start."""
         if self._hold > now:
-            # Every waiting child is in the queue: `_next_start` takes requested starts before it
-            # comes here.
+            # Every waiting child is in the queue: `take` takes requested starts before it comes
+            # here.
             self._hold = max(child.due for *_, child in self._queue if child.is_waiting)
         return self._hold

@@ -75,7 +75,6 @@ class Supervision:
         self._by_pid: dict[Any, Child] = {}
         self._positions = count(1)
         self._order = StartOrder(spec.strategy)
-        self._actions: list[Action] = []
         self._up: list[Child] = []
         """Children that count for the supervisor's own end, and had not ended for good at the last
         full scan.
@@ -93,7 +92,7 @@ class Supervision:
         for child in self.children.values():
             child.awaits_start(now)
             self._order.wait(child)
-        return self._settle(now)
+        return self._order.take(now)
 
     def started(self, name: str, pid: object, now: float) -> list[Action]:
         """A start succeeded."""
@@ -104,7 +103,7 @@ class Supervision:
         self._by_pid[pid] = child
         if child.asker is not None:
             self._answer(child, pid)
-        return self._settle(now)
+        return self._order.take(now)
 
     def start_failed(
         self, name: str, error: BaseException, reason: Reason, decision: Decision | None, now: float
@@ -118,7 +117,7 @@ class Supervision:
         self._order.leave_cycle(child)
         asker = child.start_failed(reason, now)
         if asker is not None:
-            self._actions.append(Answer(asker, None, error))
+            self._order.actions.append(Answer(asker, None, error))
         if self._order.is_new and not child.tries_until_started:
             self._end(reason)
         elif asker is not None and child.before is not None:
@@ -128,7 +127,7 @@ class Supervision:
         else:
             counts = not child.tries_until_started
             self._ended_by_itself(child, reason, decision, now, counts)
-        return self._settle(now)
+        return self._order.take(now)
 
     def exited(
         self, name: str, pid: object, reason: Reason, decision: Decision | None, now: float
@@ -153,12 +152,12 @@ class Supervision:
                 self._finish(child, reason)
         else:
             self._ended_by_itself(child, reason, decision, now)
-        return self._settle(now)
+        return self._order.take(now)
 
     def woken(self, now: float) -> list[Action]:
         """The time of a ``Wake`` has come."""
         self._order.woken()
-        return self._settle(now)
+        return self._order.take(now)
 
     def ask(self, operation: Operation, asker: object, now: float) -> list[Action]:
         """Perform an operation on a child, regardless of its siblings' state. An :class:`Answer`
@@ -196,7 +195,7 @@ class Supervision:
                 self._take_down(self._free(name), asker, None, drain)
             case _:
                 assert_never(operation)
-        return self._settle(now)
+        return self._order.take(now)
 
     def check_upgrade(self, name: object) -> Child:
         """Return a child whose class may be replaced.
@@ -279,7 +278,7 @@ class Supervision:
             return
         self.history.append((now, child.name, Shutdown("restart asked for"), 0.0))
         child.is_asked_to_restart(asker)
-        self._actions.append(Stop(child.name, returns=True))
+        self._order.actions.append(Stop(child.name, returns=True))
 
     def _ask_enable(self, child: Child, asker: object) -> None:
         if child.phase is not Phase.DISABLED:
@@ -298,7 +297,7 @@ class Supervision:
         child.is_asked_to_leave(asker, leaves_as)
         if child.phase is RUNNING:
             child.stops()
-            self._actions.append(Stop(child.name, returns=False, drain=drain))
+            self._order.actions.append(Stop(child.name, returns=False, drain=drain))
         elif child.phase is not STOPPING:
             self._leave(child, child.reason or Shutdown())
 
@@ -324,7 +323,7 @@ class Supervision:
             self._remove(child, reason)
         else:
             child.leaves()
-            self._actions.append(Gone(child.name, reason))
+            self._order.actions.append(Gone(child.name, reason))
 
     def _ended_by_itself(
         self,
@@ -347,7 +346,7 @@ class Supervision:
             return
         if budget is not None and not budget.admits(now):
             child.gets_disabled()
-            self._actions.append(Gone(child.name, reason))
+            self._order.actions.append(Gone(child.name, reason))
             return
         if budget is None and counts and not self._window.admits(now):
             self._end(RestartLimit(child.name, self.spec.intensity, self.spec.period, reason))
@@ -372,7 +371,7 @@ class Supervision:
         if self._is_simple:
             self._remove(child, reason)
             return
-        self._actions.append(Gone(child.name, reason))
+        self._order.actions.append(Gone(child.name, reason))
         policy = self.spec.auto_shutdown
         if child.spec.significant:
             if policy is not AutoShutdown.ALL_SIGNIFICANT or self._all_are_down():
@@ -412,7 +411,7 @@ class Supervision:
     def _end(self, reason: Reason) -> None:
         # At most once: after it, every event returns no actions.
         self.ended = True
-        self._actions.append(End(reason))
+        self._order.end(End(reason))
 
     # -- helpers -----------------------------------------------------------------------------------
 
@@ -424,16 +423,9 @@ class Supervision:
 
     def _remove(self, child: Child, reason: Reason) -> None:
         self.children.pop(child.name, None)
-        self._actions.append(Removed(child.name, reason))
+        self._order.actions.append(Removed(child.name, reason))
 
     def _answer(self, child: Child, pid: object) -> None:
         asker = child.take_asker()
         if asker is not None:
-            self._actions.append(Answer(asker, pid))
-
-    def _settle(self, now: float) -> list[Action]:
-        """Add the stops and starts that can begin now, and return all actions."""
-        if not self.ended:
-            self._order.take(now, self._actions)
-        actions, self._actions = self._actions, []
-        return actions
+            self._order.actions.append(Answer(asker, pid))

@@ -29,20 +29,14 @@ def wait(order: StartOrder, child: Child, due: float) -> None:
     order.wait(child)
 
 
-def taken(order: StartOrder, now: float) -> list[Action]:
-    actions: list[Action] = []
-    order.take(now, actions)
-    return actions
-
-
 def test_only_a_single_child_starts_at_a_time() -> None:
     order, (a, b) = StartOrder(Strategy.ONE_FOR_ONE), family("ab")
     wait(order, b, 0.0)
     wait(order, a, 0.0)
 
-    first, meanwhile = taken(order, 0.0), taken(order, 0.0)
+    first, meanwhile = order.take(0.0), order.take(0.0)
     a.started("pid", 0.0)
-    second = taken(order, 0.0)
+    second = order.take(0.0)
 
     assert (first, meanwhile, second) == ([Start("a")], [], [Start("b")])
 
@@ -53,7 +47,7 @@ def test_a_child_that_a_caller_waits_for_starts_first_and_at_once() -> None:
     wait(order, b, 10.0)
 
     order.go_first(b)
-    actions = taken(order, 0.0)
+    actions = order.take(0.0)
 
     assert actions == [Start("b")]
 
@@ -64,7 +58,7 @@ def test_a_child_that_waits_again_loses_its_previous_place() -> None:
     wait(order, a, 21.0)
     wait(order, b, 16.0)
 
-    waits, starts = taken(order, 1.0), taken(order, 16.0)
+    waits, starts = order.take(1.0), order.take(16.0)
 
     assert (waits, starts) == ([Wake(16.0)], [Start("b")])
 
@@ -73,9 +67,9 @@ def test_the_wake_up_time_is_given_once_until_it_has_come() -> None:
     order, (a,) = StartOrder(Strategy.ONE_FOR_ONE), family("a")
     wait(order, a, 10.0)
 
-    told, meanwhile = taken(order, 0.0), taken(order, 1.0)
+    told, meanwhile = order.take(0.0), order.take(1.0)
     order.woken()
-    too_early = taken(order, 9.9)
+    too_early = order.take(9.9)
 
     assert (told, meanwhile, too_early) == ([Wake(10.0)], [], [Wake(10.0)])
 
@@ -95,7 +89,7 @@ def test_the_strategy_decides_which_children_wait_for_others(
     for child, due in ((c, 9.0), (a, 5.0), (b, 0.0)):
         wait(order, child, due)
 
-    actions = taken(order, 1.0)
+    actions = order.take(1.0)
 
     assert actions == expected
 
@@ -106,7 +100,7 @@ def test_a_group_does_not_wait_for_a_child_that_is_no_longer_wanted() -> None:
     wait(order, b, 9.0)
     b.wanted = False
 
-    actions = taken(order, 1.0)
+    actions = order.take(1.0)
 
     assert actions == [Wake(5.0)]
 
@@ -117,11 +111,11 @@ def test_a_group_is_stopped_in_reverse_order_before_any_child_starts() -> None:
     wait(order, failed, 0.0)
     order.cycle([a, b])
 
-    first, meanwhile = taken(order, 0.0), taken(order, 0.0)
+    first, meanwhile = order.take(0.0), order.take(0.0)
     order.leave_cycle(b)
-    second = taken(order, 0.0)
+    second = order.take(0.0)
     order.leave_cycle(a)
-    third = taken(order, 0.0)
+    third = order.take(0.0)
 
     assert (first, meanwhile) == ([Stop("b", returns=True)], [])
     assert second == [Stop("a", returns=True)]
@@ -133,7 +127,7 @@ def test_a_child_that_joins_the_group_later_is_stopped_in_the_order_of_the_spec(
     order.cycle([b])
     order.cycle([a, c])
 
-    first = taken(order, 0.0)
+    first = order.take(0.0)
 
     assert first == [Stop("c", returns=True)]
 
@@ -143,9 +137,9 @@ def test_a_starting_child_is_stopped_with_its_siblings_when_it_runs() -> None:
     b.phase = Phase.STARTING
     order.cycle([a, b])
 
-    before = taken(order, 0.0)
+    before = order.take(0.0)
     b.started("pid", 0.0)
-    after = taken(order, 0.0)
+    after = order.take(0.0)
 
     assert (before, after) == ([], [Stop("b", returns=True)])
 
@@ -154,10 +148,10 @@ def test_the_order_is_new_until_all_children_have_started() -> None:
     order, (a,) = StartOrder(Strategy.ONE_FOR_ONE), family("a")
     wait(order, a, 0.0)
 
-    taken(order, 0.0)
+    order.take(0.0)
     before = order.is_new
     a.started("pid", 0.0)
-    taken(order, 0.0)
+    order.take(0.0)
 
     assert before
     assert not order.is_new

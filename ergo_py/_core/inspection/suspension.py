@@ -9,7 +9,7 @@ from ..processes.envelope_handlers import HANDLERS
 from ..processes.message_loop import AGAIN
 from ..runtime.parking import park
 from ..tables.pending_calls import Caller
-from ..vocabulary.envelopes import EXIT, FAILED, FENCE, INSPECT, KILL, LOOK, STOP, Envelope
+from ..vocabulary.envelopes import ENDS, EXIT, FENCE, INSPECT, LOOK, Envelope
 from ..vocabulary.reasons import Reason
 from .callback_watch import Watch, drop_if_unused, watch_of
 
@@ -44,7 +44,11 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
         envelope = process.mailbox.take_signal(partial(_is_served, process))
         if envelope is not None:
             process.turn.handle_again(envelope)
-            reason = await HANDLERS[envelope[0]](process, *envelope[1:])
+            reason = (
+                envelope[3]
+                if envelope[0] in ENDS
+                else await HANDLERS[envelope[0]](process, *envelope[1:])
+            )
             if reason is AGAIN:
                 callbacks_changed = True
             elif reason is not None:
@@ -57,7 +61,7 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
     return AGAIN if callbacks_changed else None
 
 
-_SERVED: Final = frozenset({LOOK, INSPECT, KILL, STOP, FAILED, FENCE})
+_SERVED: Final = frozenset({LOOK, INSPECT, *ENDS, FENCE})
 
 
 def _is_served(process: "Process", envelope: Envelope) -> bool:

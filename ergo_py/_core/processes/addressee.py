@@ -17,7 +17,7 @@ from ..tables.mailbox import Mailbox
 from ..vocabulary.envelopes import Envelope
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.options import Options
-from .unhandled_messages import skip_given_up, sweep
+from .unhandled_messages import sweep
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -124,18 +124,6 @@ class Addressee:
         self.inline = self.inline and callbacks.answers_at_once
 
     # -- mailbox -----------------------------------------------------------------------------------
-
-    def take_slot(self, slot: ChildSlot) -> None:
-        """Take a slot under a supervisor, and inherit the messages that its predecessor left
-        there.
-        """
-        self.slot = slot
-        kept = slot.inherit(self)
-        if kept:
-            for lane in kept.values():
-                skip_given_up(lane)
-            self.mailbox.inherit(kept)
-            self.main = self.mailbox.main
 
     def begin_mailbox(self, mailbox: Mailbox) -> None:
         """Read another mailbox from the next envelope on."""

@@ -1,5 +1,5 @@
-"""`HANDLERS`: what a process does with each kind of envelope, except for messages and calls, which
-its message loop serves itself.
+"""`HANDLERS`: what a process does with each kind of envelope, except for messages, calls and the
+signals that end it, which its message loop serves itself.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -15,22 +15,19 @@ from ..vocabulary.envelopes import (
     END_NOTICE,
     EVENT,
     EXIT,
-    FAILED,
     FENCE,
     INSPECT,
-    KILL,
     LOG,
     LOOK,
     NOTICE,
     RESPONSE,
     STARTED,
-    STOP,
     TRACED,
     TRACED_CALL,
     Envelope,
 )
 from ..vocabulary.messages import Down, Exit
-from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
+from ..vocabulary.reasons import Crashed, Normal, Reason
 
 if TYPE_CHECKING:
     from .process import Process
@@ -141,16 +138,6 @@ def _handle_control(
     return control
 
 
-async def _handle_end(_process: "Process", _sender: object, _ref: object, reason: Reason) -> Reason:
-    return reason
-
-
-async def _handle_kill(
-    _process: "Process", _sender: object, _ref: object, _payload: object
-) -> Reason:
-    return Killed()
-
-
 async def _handle_started(
     process: "Process", _sender: object, _ref: object, _payload: object
 ) -> None:
@@ -184,9 +171,6 @@ HANDLERS: Final[Mapping[int, _Handler]] = {
     INSPECT: _handle_inspect,
     RESPONSE: _handle_response,
     LOG: _handle_log,
-    STOP: _handle_end,
-    KILL: _handle_kill,
-    FAILED: _handle_end,
     CONTROL: _handle_control,
     STARTED: _handle_started,
     FENCE: _handle_fence,
@@ -195,7 +179,7 @@ HANDLERS: Final[Mapping[int, _Handler]] = {
     END_NOTICE: _handle_end_notice,
 }
 """The handler of each kind, whose result is the reason if the process has to end. `serve` itself
-handles MESSAGE and CALL.
+handles MESSAGE and CALL, and ends the process with the payload of `ENDS`.
 """
 
 

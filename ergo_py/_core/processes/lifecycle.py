@@ -86,15 +86,6 @@ class Lifecycle(Addressee):
             self.turn = Turn()
         return self.turn
 
-    def begin_first_turn(self) -> Turn:
-        """Begin to serve envelopes, in the first turn with these callbacks. Returns the turn."""
-        if self.turn is NO_TURN:
-            self.turn = Turn()
-        self.turn.woken = woken = perf_counter()  # hot path: Turn.begin
-        self.state = RUNNING
-        self.history += (RUNNING, woken)
-        return self.turn
-
     def begin_turn(self) -> None:
         """Begin to serve envelopes. The message loop inlines this, as it does :meth:`end_turn`."""
         self.turn.begin(perf_counter())

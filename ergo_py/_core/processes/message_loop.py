@@ -24,10 +24,12 @@ from ..runtime.cancel_scopes import CancelScopes, is_being_closed
 from ..runtime.parking import park, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, runs_callbacks
+from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Callee, Caller
 from ..vocabulary.envelopes import (
     BATCH,
     CALL,
+    ENDS,
     EVENT,
     MESSAGE,
     STARTED,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AGAIN",
+    "Callback",
     "NO_TURN",
     "Turn",
     "run",
@@ -102,7 +105,7 @@ class Turn:
     to interrupt a callback.
     """
 
-    begin_batch: ClassVar[Callable[..., Batch | None] | None] = None
+    begin_batch: ClassVar[Callable[..., Batch] | None] = None
     """Creates a batch of the C extension, which serves messages of the main lane; None without the
     extension.
     """
@@ -251,18 +254,6 @@ does not pay for its own. `Lifecycle.own_turn` replaces it.
 """
 
 
-def _callbacks_of(process: "Process") -> tuple[Callback, Callback, Unmatched | None]:
-    """The functions for messages and calls, of the behaviour or of its observer around them, and
-    the judge of messages without a case.
-    """
-    behaviour, observer = process.behaviour, process.kernel.observer
-    judge = process.callbacks.unmatched and process.judge()
-    if observer is None:
-        return behaviour.handle_message, behaviour.handle_call, judge
-    message, call = observer.watch(process.id, behaviour.handle_message, behaviour.handle_call)
-    return message, call, judge
-
-
 def _reason_after(process: "Process", task: Task, error: BaseException) -> Reason | None:
     """The reason to end with after an exception; None if the process resumes. An exception that is
     none of a callback, or of a process that is over, is raised again.
@@ -289,8 +280,8 @@ async def serve(process: "Process") -> Reason | None:
     assert isinstance(task, Task)
     clock = perf_counter
     burst, bounded = process.kernel.burst, box.limit > 0
-    handle_message, handle_call, unmatched = _callbacks_of(process)
-    asynchronous = process.callbacks.asynchronous
+    turn, handle_message, handle_call, unmatched = process.begin_to_serve()
+    asynchronous, history = process.callbacks.asynchronous, process.history
     message_is_async, call_is_async = (
         "handle_message" in asynchronous,
         "handle_call" in asynchronous,
@@ -304,7 +295,6 @@ async def serve(process: "Process") -> Reason | None:
     # `turn.handled` doubles as the counter of the burst. The clock is read on every eighth
     # message only.
     often = 7 if burst >= 8 else 0
-    turn, history = process.begin_first_turn(), process.history
     last, mask, end = turn.handled + burst, often, 0.0
     # A batch of plain callbacks is a root: the processes that it wakes run right after it, in the
     # same turn.
@@ -326,6 +316,7 @@ async def serve(process: "Process") -> Reason | None:
                 # Go to sleep. There is no await between the check of the lanes and park(),
                 # which marks the task as asleep: no wake-up is lost.
                 if task._cancel_status is not status:  # a nursery has a cancel scope, too
+                    turns.end(task)
                     return account_for_open(process, task.child_nurseries)
                 # Drop the last message, which may be large: these variables would keep it alive
                 # during the sleep.
@@ -385,7 +376,8 @@ async def serve(process: "Process") -> Reason | None:
             else:
                 if is_root:
                     is_root = turns.end(task)
-                reason = await HANDLERS[kind](process, sender, ref, payload)
+                is_end = kind in ENDS
+                reason = payload if is_end else await HANDLERS[kind](process, sender, ref, payload)
                 if reason is not None:
                     return reason
             if handled & mask:
@@ -407,11 +399,11 @@ async def serve(process: "Process") -> Reason | None:
         except trio.Cancelled:
             raise
         except BaseException as error:
+            is_root = turns.end(task)
             reason = _reason_after(process, task, error)
             if reason is not None:
                 return reason
         # The process resumes. A process that fails on every message must let other tasks run, too.
-        is_root = turns.end(task)
         await yield_turn(task)
 
 
@@ -422,16 +414,18 @@ async def serve_batches(process: "Process") -> Reason | None:
     """
     box = process.mailbox
     main = box.main
+    if type(main) is not Mailbox.main_type:
+        # The main lane is none of C, such as a lane that a predecessor has left.
+        return await serve(process)
     task = process.task
     assert isinstance(task, Task)
-    handle_message, handle_call, unmatched = _callbacks_of(process)
+    turn, handle_message, handle_call, unmatched = process.begin_to_serve()
     asynchronous = process.callbacks.asynchronous
     message_is_async, call_is_async = (
         "handle_message" in asynchronous,
         "handle_call" in asynchronous,
     )
     event_is_plain = "handle_event" not in asynchronous and process.kernel.observer is None
-    turn = process.own_turn()
     seen = None if unmatched is None else unmatched.seen
     assert turn.begin_batch is not None
     turn.batch = batch = turn.begin_batch(
@@ -439,12 +433,8 @@ async def serve_batches(process: "Process") -> Reason | None:
         *(handle_message, message_is_async, handle_call, call_is_async),
         *(event_is_plain, process.kernel.burst, seen, unmatched),
     )
-    if batch is None:
-        # The main lane is none of C, such as a lane that a predecessor has left.
-        return await serve(process)
     status, is_over = task._cancel_status, False
     envelope: Envelope | None
-    process.begin_first_turn()
     turns, may_be_root = process.router.turns, not (message_is_async or call_is_async)
     queue = turns.run_queue
     # Without messages there are only signals, which are served outside of a root.
@@ -482,6 +472,7 @@ async def serve_batches(process: "Process") -> Reason | None:
                     continue
                 # Go to sleep, as in serve().
                 if task._cancel_status is not status:
+                    turns.end(task)
                     return account_for_open(process, task.child_nurseries)
                 envelope = left = None
                 batch.end_turn()
@@ -505,7 +496,11 @@ async def serve_batches(process: "Process") -> Reason | None:
             else:
                 if is_root:
                     is_root = turns.end(task)
-                reason = await HANDLERS[envelope[0]](process, *envelope[1:])
+                reason = (
+                    envelope[3]
+                    if envelope[0] in ENDS
+                    else await HANDLERS[envelope[0]](process, *envelope[1:])
+                )
                 if reason is not None:
                     return reason
             is_over = batch.is_over()
@@ -513,10 +508,10 @@ async def serve_batches(process: "Process") -> Reason | None:
         except trio.Cancelled:
             raise
         except BaseException as error:
+            is_root = turns.end(task)
             reason = _reason_after(process, task, error)
             if reason is not None:
                 return reason
-        is_root = turns.end(task)
         await yield_turn(task)
 
 
@@ -635,13 +630,11 @@ async def run(process: "Process") -> None:
                             if scopes.are_left() and not is_being_closed(task):
                                 await scopes.close()
                 else:
-                    try:
-                        reason = await serve_all(process)
-                    finally:
-                        turns.end(task)
+                    reason = await serve_all(process)
                 if reason is AGAIN:
                     _end_for_others(process)
         except BaseException as error:
+            turns.end(task)
             reason = _note_failure(process, task, error)
         if task._cancel_status is not status:  # a plain callback left a cancel scope open
             await CancelScopes.since(task, status).close()

@@ -12,7 +12,6 @@ from ..messaging.receiver import Stoppable
 from ..messaging.requests import RequestCaller
 from ..runtime.time_slices import in_slices
 from ..tables.child_slot import ChildSlot
-from ..tables.pending_calls import Caller
 from ..tables.timers import Owned
 from ..vocabulary.ids import EventName, Ref
 from ..vocabulary.reasons import Reason, Shutdown
@@ -70,25 +69,15 @@ class Owner(Lifecycle):
         """Note that it owns something, which its end has to release."""
         self.is_owner = True
 
-    def adopt(self, child: "Process") -> bool:
-        """Own a child. Returns whether its ``init`` runs in a callback of this process, which waits
-        for it: a child whose ``init`` calls its parent would wait forever.
-        """
-        if self.owned is None:
-            self.become_owner()
-            self.owned = {}
-        self.owned[child.id] = child
-        if child.callback_task is not self.callback_task:
-            return False
-        self.waiting: Caller | Process | None = child
-        return True
+    def begin_to_own(self) -> dict[object, Stoppable]:
+        """The table for its first child or meta-process, which must not outlive this process."""
+        self.become_owner()
+        self.owned = {}
+        return self.owned
 
     def own(self, key: object, thing: Stoppable) -> None:
         """Register a child or meta-process that must not outlive this process."""
-        if self.owned is None:
-            self.become_owner()
-            self.owned = {}
-        self.owned[key] = thing
+        (self.begin_to_own() if self.owned is None else self.owned)[key] = thing
 
     def begin_timers(self) -> Owned:
         """The list for its first timer, which ends with this process."""

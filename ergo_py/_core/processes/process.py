@@ -20,6 +20,7 @@ from ..messaging.waiters import TaskCaller
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.parking import PARKED
 from ..tables.callbacks import Callbacks, check_plain, check_waiting, runs_callbacks
+from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import LanedMailbox, Mailbox
 from ..tables.pending_calls import Caller
 from ..tables.verb_chain import VerbChain
@@ -33,7 +34,7 @@ from ..vocabulary.envelopes import (
     Overflow,
     Priority,
 )
-from ..vocabulary.errors import NotAllowedError
+from ..vocabulary.errors import NameTakenError, NotAllowedError
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.info import Ended
 from ..vocabulary.messages import Why
@@ -52,9 +53,10 @@ from ..vocabulary.unmatched import Unmatched
 from .background_task import BackgroundTask, BackgroundTasks
 from .inline_calls import answer_now
 from .lifecycle import NOT_YET, asked_by_none
-from .message_loop import NO_TURN
+from .message_loop import NO_TURN, Callback, Turn
 from .ownership import Owner
 from .termination import Ending, end_at_once
+from .unhandled_messages import skip_given_up
 
 __all__ = ["BehaviourProxy", "Process", "processes_of"]
 
@@ -236,6 +238,42 @@ class Process(Owner):
 
     # -- start -------------------------------------------------------------------------------------
 
+    def take_place(self, slot: ChildSlot | None, after: Reason | None) -> bool:
+        """Take its name, its slot under a supervisor with the messages that its predecessor left
+        there, and its place in the tables. Returns whether its ``init`` runs in a callback of its
+        parent, which waits for it: an ``init`` that calls its parent would wait forever.
+
+        Raises:
+            NameTakenError: another process has the name; nothing is changed.
+        """
+        if "handle_batch" in self.callbacks.defined:
+            self.remember_lanes()
+        name, router, parent = self.name, self.router, self.parent
+        names = router.registry.names
+        if name is not None and name in names:
+            raise NameTakenError(name, names[name].id)
+        if slot is not None:
+            self.slot: ChildSlot | None = slot
+            kept = slot.inherit(self, after)
+            if kept:
+                for lane in kept.values():
+                    skip_given_up(lane)
+                self.mailbox.inherit(kept)
+                self.main = self.mailbox.main
+        if name is not None:
+            # After the slot's messages are in the mailbox: from now on threads may send to the
+            # name, and must not overtake these messages.
+            names[name] = self
+        router.processes[self.id] = self
+        if parent is None:
+            self.kernel.roots[self.id] = self
+            return False
+        (parent.begin_to_own() if parent.owned is None else parent.owned)[self.id] = self
+        if self.callback_task is not parent.callback_task:
+            return False
+        parent.waiting = self
+        return True
+
     @runs_callbacks
     def make_behaviour(self, factory: Callable[..., Handlers], args: tuple[object, ...]) -> None:
         """Create the behaviour, and run its ``init`` unless that is async."""
@@ -252,6 +290,23 @@ class Process(Owner):
             scopes = CancelScopes.since(task, status)
             scopes.close_plain()
             raise left_open(callbacks.behaviour, "init", scopes.nurseries())
+
+    def begin_to_serve(self) -> tuple[Turn, Callback, Callback, Unmatched | None]:
+        """Begin to serve envelopes, in the first turn with the present callbacks. Returns the turn,
+        the functions for messages and calls, of the behaviour or of the observer around them, and
+        the judge of messages without a case.
+        """
+        if self.turn is NO_TURN:
+            self.turn = Turn()
+        turn, behaviour, observer = self.turn, self.behaviour, self.kernel.observer
+        turn.woken = woken = perf_counter()  # hot path: Turn.begin
+        self.state = RUNNING
+        self.history += (RUNNING, woken)
+        judge = self.callbacks.unmatched and self.judge()
+        if observer is None:
+            return turn, behaviour.handle_message, behaviour.handle_call, judge
+        message, call = observer.watch(self.id, behaviour.handle_message, behaviour.handle_call)
+        return turn, message, call, judge
 
     @property
     def behaviour_itself(self) -> Any:
@@ -479,7 +534,7 @@ class Process(Owner):
         if self.task is NOT_YET and self.state is not SLEEP:
             # Its ``init`` is still running, in the spawner's task.
             self.reason = Killed()
-        self.mailbox.push_first((KILL, self.id, None, None))
+        self.mailbox.push_first((KILL, self.id, None, Killed()))
         if self.task.custom_sleep_data is PARKED:
             self.wake()
         else:

@@ -10,8 +10,6 @@ import trio
 from trio.lowlevel import Task, current_task
 
 from ..kernel import Kernel
-from ..messaging.observer import Spawned
-from ..messaging.publisher import PROCESS_STARTED
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.detached_task import is_cut_off
@@ -24,7 +22,6 @@ from ..vocabulary.envelopes import Envelope
 from ..vocabulary.errors import (
     InitError,
     InitTimeoutError,
-    NameTakenError,
     NodeStoppedError,
     SpawnError,
     TooManyProcessesError,
@@ -32,7 +29,7 @@ from ..vocabulary.errors import (
 from ..vocabulary.hints import explain
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
-from ..vocabulary.reasons import Crashed, Killed, is_for_program
+from ..vocabulary.reasons import Crashed, Killed, Reason, is_for_program
 from ..vocabulary.states import CALLS_ALLOWED, INIT, SLEEP, TERMINATED
 from ..vocabulary.text import shown
 from .last_callback import GRACE
@@ -57,13 +54,14 @@ async def spawn_process(
     args: tuple[Any, ...],
     options: Options,
     slot: ChildSlot | None = None,
+    after: Reason | None = None,
     *,
     may_pause: bool = True,
     leave: Callable[[Awaitable[None]], None] | None = None,
 ) -> Process:
     """Make a process and run its ``init`` in the spawner's task, so that an exception in it reaches
-    the spawner without a handshake. If ``init`` fails, ``leave`` takes the cleanup, for a spawner
-    that cannot wait.
+    the spawner without a handshake. ``after`` is why the last process of the ``slot`` ended. If
+    ``init`` fails, ``leave`` takes the cleanup, for a spawner that cannot wait.
 
     Raises:
         SpawnError: ``init`` failed; nothing of the process remains.
@@ -71,8 +69,7 @@ async def spawn_process(
     """
     # The process owns the context variables that __init__ and init set: its task runs in this copy,
     # and the spawner does not see them.
-    tracing = kernel.tracing
-    context = copy_context() if tracing is None else tracing.fresh_context()
+    context = copy_context() if kernel.tracing is None else kernel.tracing.fresh_context()
     if kernel.stopping or kernel.options.max_processes is not None:
         _check_allowed(kernel, parent)
     callbacks = kernel.callbacks_of(behaviour)
@@ -82,7 +79,9 @@ async def spawn_process(
     # Nearly always the same object; a caller may also give a `Loop()`.
     on_loop = options.dispatcher is LOOP or options.dispatcher == LOOP
     process = (Process if on_loop else DispatchedProcess)(kernel, callbacks, options, parent)
-    waiting = parent if _register(process, parent, slot) else _note_spawner(process)
+    if options.order is not None:
+        _order_mailbox(process, options)
+    waiting = parent if process.take_place(slot, after) else _note_spawner(process)
     try:
         context.run(process.make_behaviour, factory, args)
         if "init" in process.callbacks.asynchronous:
@@ -99,10 +98,9 @@ async def spawn_process(
     finally:
         if waiting is not None:
             waiting.waiting = None  # hot path: Lifecycle.waiting
-    _introduce(process, parent, slot)
-    turns, body = kernel.router.turns, run if on_loop else run_guarded
-    start = turns.start if on_loop else turns.start_soon
-    start(process, body, kernel.nursery, context, callbacks.behaviour)
+    kernel.note_start(process, parent, slot, links=options.link)
+    start = kernel.router.turns.start if on_loop else kernel.router.turns.start_soon
+    start(process, run if on_loop else run_guarded, kernel.nursery, context, callbacks.behaviour)
     # A supervisor must register the child before it lets other tasks run, since senders would not
     # find the child in its pool. So it pauses itself.
     if slot is None and may_pause and kernel.router.pause_is_due():
@@ -132,24 +130,6 @@ def _note_spawner(process: Process) -> Process | None:
     return spawner
 
 
-def _introduce(process: Process, parent: Process | None, slot: ChildSlot | None) -> None:
-    """Let others know of a process whose ``init`` has succeeded, before its first step."""
-    kernel = process.kernel
-    if process.options.link and parent is not None:
-        # Link before the first step of the process, so that an immediate end is not missed.
-        kernel.links.relate_both(parent, process)
-    if slot is not None:
-        slot.occupy(process.id)
-    if kernel.on_spawned is not None:
-        kernel.on_spawned(process)
-    kernel.lifetimes.begin(process)
-    if kernel.observer is not None:
-        above = kernel.pid if parent is None else parent.id
-        kernel.observer(Spawned(process.id, above, process.callbacks.behaviour, process.name))
-    if kernel.publisher.heard:
-        kernel.publisher.announce(PROCESS_STARTED, process.id)
-
-
 def _check_allowed(kernel: Kernel, parent: Process | None) -> None:
     """Raise if the node starts no process any more, or has as many as it may have."""
     router, most = kernel.router, kernel.options.max_processes
@@ -157,30 +137,6 @@ def _check_allowed(kernel: Kernel, parent: Process | None) -> None:
         raise NodeStoppedError(router.node, "it starts nothing any more")
     if most is not None and len(router.processes) >= most:
         raise TooManyProcessesError(most)
-
-
-def _register(process: Process, parent: Process | None, slot: ChildSlot | None) -> bool:
-    """Give a process its name, its place under a supervisor, and its place in the tables. Returns
-    whether its parent waits for its ``init``.
-    """
-    if "handle_batch" in process.callbacks.defined:
-        process.remember_lanes()
-    if process.options.order is not None:
-        _order_mailbox(process, process.options)
-    name, router = process.name, process.router
-    if name is not None and name in router.registry.names:
-        raise NameTakenError(name, router.registry.names[name].id)
-    if slot is not None:
-        process.take_slot(slot)
-    if name is not None:
-        # After the slot's messages are in the mailbox: from now on threads may send to the name,
-        # and must not overtake these messages.
-        router.registry.names[name] = process
-    router.processes[process.id] = process
-    if parent is None:
-        process.kernel.roots[process.id] = process
-        return False
-    return parent.adopt(process)
 
 
 def _undo(process: Process, error: BaseException) -> Awaitable[None]:

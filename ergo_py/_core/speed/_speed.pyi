@@ -44,7 +44,7 @@ def batch(
     seen: object,
     unmatched: object,
     /,
-) -> Batch | None: ...
+) -> Batch: ...
 
 class DatagramReader:
     def __init__(

@@ -43,13 +43,12 @@ PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     PyObject *process, *turn, *mailbox, *lane, *handle_message, *handle_call, *seen, *unmatched;
     int message_is_async, call_is_async, event_is_plain;
     long long burst;
-    if (!PyArg_ParseTuple(args, "O!O!O!OOpOppLOO", bound.Process, &process, bound.Turn, &turn,
-                          bound.Mailbox, &mailbox, &lane, &handle_message, &message_is_async,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!OpOppLOO", bound.Process, &process, bound.Turn, &turn,
+                          bound.Mailbox, &mailbox, &LaneType, &lane, &handle_message, &message_is_async,
                           &handle_call, &call_is_async, &event_is_plain, &burst, &seen,
                           &unmatched)) {
         return NULL;
     }
-    if (!Py_IS_TYPE(lane, &LaneType)) Py_RETURN_NONE;
     PyObject* limit = SLOT(mailbox, of_mailbox.limit);
     Batch* batch = PyObject_GC_New(Batch, &BatchType);
     if (batch == NULL) return NULL;

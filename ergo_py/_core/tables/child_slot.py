@@ -183,10 +183,6 @@ class ChildSlot:
         self.rules = rules
         self.restarts = 0
 
-    def expect(self, after: Reason | None) -> None:
-        """Note that the next process is being started, and why its predecessor ended."""
-        self.successor_of = after
-
     def expect_stop(self, *, returns: bool) -> None:
         """Note that the supervisor stops the process, and whether it starts another one then."""
         self.restart_intended = returns
@@ -298,9 +294,13 @@ class ChildSlot:
         """Keep the whole MAIN lane for the successor, without a copy."""
         self.kept[Lane.MAIN] = main
 
-    def inherit(self, successor: object) -> dict[Lane, deque[Envelope]]:
-        """Take the kept messages. The new process handles them before all others."""
-        self.successor = successor
+    def inherit(
+        self, successor: object, after: Reason | None = None
+    ) -> dict[Lane, deque[Envelope]]:
+        """Take the kept messages. The new process handles them before all others. ``after`` is why
+        its predecessor ended.
+        """
+        self.successor, self.successor_of = successor, after
         kept, self.kept = self.kept, {}
         return kept
 

@@ -6,7 +6,7 @@ from itertools import chain, islice
 from time import perf_counter, time
 from typing import Any, Final
 
-from ..vocabulary.envelopes import END_NOTICE, EXIT, FAILED, KILL, STOP, Envelope
+from ..vocabulary.envelopes import END_NOTICE, ENDS, EXIT, Envelope
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.late_methods import dataclass
 from ..vocabulary.public_names import show_public_names
@@ -16,7 +16,7 @@ __all__ = ["Obituaries", "Obituary"]
 
 _WELL: Final = frozenset({Normal, Shutdown})
 """Reasons that are no failure. A faster `is_failure`: each process that ends pays for this test."""
-_ENDS: Final = (EXIT, STOP, KILL, FAILED)
+_ENDS: Final = (EXIT, *ENDS)
 """The signals that end a process."""
 _NOWHERE: Final = (None, None)
 """The site of a process that was busy with nothing."""

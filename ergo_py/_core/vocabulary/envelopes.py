@@ -19,6 +19,7 @@ __all__ = [
     "CHILD_EXIT",
     "CONTROL",
     "DOWN",
+    "ENDS",
     "END_NOTICE",
     "EVENT",
     "EXIT",
@@ -86,6 +87,8 @@ BATCH: Final = 20
 envelopes, and the payload is the first message.
 """
 
+ENDS: Final = (STOP, KILL, FAILED)
+"""The signals that end a process at once. The payload is the reason."""
 _KIND_NAMES: Final = (
     "handle_message",
     "handle_call",

@@ -214,7 +214,7 @@ class Work:
         self.now = 1000.0
         for worker in (
             *("message loops", "processes", "snapshots", "inline calls", "callback watches"),
-            *("traces", "the census"),
+            *("new processes", "traces", "the census"),
         ):
             replace_private(monkeypatch, f"clock of {worker}", lambda: self.now)
 

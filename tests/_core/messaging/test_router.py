@@ -31,7 +31,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.messaging.waiters import TaskCaller, ThreadWaiter
-from ergo_py._core.processes.process import Process
+from ergo_py._core.tables.child_slot import ChildSlot
 from ergo_py._core.tables.mailbox import Mailbox, Verdict
 from ergo_py._core.vocabulary.envelopes import CALL, EXIT, MESSAGE, Envelope, Lane
 from ergo_py.errors import TargetTypeError
@@ -475,7 +475,7 @@ async def test_a_thread_does_not_overtake_messages_kept_for_the_successor(
     heard: list[Any] = []
     sent: list[bool] = []
     gate = trio.Event()
-    take_slot = Process.take_slot
+    inherit = ChildSlot.inherit
 
     class Waits(Actor):
         async def handle_message(self, message: Any, sender: Any) -> None:
@@ -483,12 +483,12 @@ async def test_a_thread_does_not_overtake_messages_kept_for_the_successor(
                 await gate.wait()
             heard.append(message)
 
-    def send_meanwhile(process: Process, slot: Any) -> None:
+    def send_meanwhile(slot: ChildSlot, *args: Any) -> Any:
         if slot.kept:
             sent.append(in_a_thread(node.send, "kept", "meanwhile"))
-        take_slot(process, slot)
+        return inherit(slot, *args)
 
-    monkeypatch.setattr(Process, "take_slot", send_meanwhile)
+    monkeypatch.setattr(ChildSlot, "inherit", send_meanwhile)
     async with running_node() as node:
         await node.spawn(Supervisor, SupervisorSpec([ChildSpec("kept", Waits, mailbox=Fate.KEEP)]))
         first = node.whereis("kept")

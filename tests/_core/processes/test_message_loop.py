@@ -1232,7 +1232,7 @@ async def test_any_exception_of_a_callback_that_is_killed_ends_only_its_process(
 def test_every_kind_of_envelope_that_a_process_gets_has_a_handler() -> None:
     kinds = {kind for name in envelopes.__all__ if type(kind := getattr(envelopes, name)) is int}
 
-    served = {envelopes.MESSAGE, envelopes.CALL}
+    served = {envelopes.MESSAGE, envelopes.CALL, *envelopes.ENDS}
     # The forms of a traced call and of a batch in progress.
     shown = {envelopes.TRACED_CALL, envelopes.BATCH}
     assert set(HANDLERS) == kinds - served - shown

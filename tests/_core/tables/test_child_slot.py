@@ -567,7 +567,7 @@ def test_a_slot_counts_restarts_from_zero_under_each_supervisor() -> None:
     for supervisor in ("first", "second"):
         slot.join(supervisor, Rules(returns_after=lambda _reason: True))
         for number, after in enumerate((None, Killed(), Killed()), 1):
-            slot.expect(after)
+            slot.inherit(None, after)
             slot.occupy(PID("node@localhost", 1, number))
             restarts.append(slot.restarts)
 
@@ -687,8 +687,8 @@ def test_a_slot_gives_the_span_of_the_crash_to_the_successor_once() -> None:
     slot.note_span(error, "span")
 
     for reason in (None, Normal(), Crashed(ValueError())):
-        slot.expect(reason)
+        slot.inherit(None, reason)
         assert slot.take_span() is None
 
-    slot.expect(Crashed(error))
+    slot.inherit(None, Crashed(error))
     assert [slot.take_span(), slot.take_span()] == ["span", None]
