@@ -110,14 +110,18 @@ class Scene:
 
     async def stuck(self) -> int:
         """Wait until nothing moves any more; returns how many the reader could send."""
-        before, quiet = -1, 0
+        before, quiet = (-1, False), 0
         # A reader that neither waits nor has sent everything was refused, or is slow: that takes
         # longer to tell.
         while quiet < 100:
             await wait_all_tasks_blocked(0.01)
-            if self.sent == self.poured or is_parked(meta_of(self.meta).outbox):
+            has_ended = self.sent == self.poured or is_parked(meta_of(self.meta).outbox)
+            # At the second look: a reader that has just begun to wait has left messages that the
+            # loop delivers in between.
+            if has_ended and before == (self.sent, True):
                 break
-            before, quiet = self.sent, quiet + 1 if before == self.sent else 0
+            quiet = quiet + 1 if before[0] == self.sent else 0
+            before = self.sent, has_ended
         return self.sent
 
 
