@@ -135,7 +135,9 @@ class PlannedJob:
         self.since = job.since
         self.queue: deque[datetime | None] = deque()
         """The times of runs that wait for the previous run; None for one without a time."""
-        self.runs = self.skipped = self.failed = 0
+        self.runs: int = 0
+        self.skipped: int = 0
+        self.failed: int = 0
         self.last_failure: str | None = None
 
     @property
@@ -148,7 +150,7 @@ class PlannedJob:
         self.made = now
         self.due = due
         self.delay = delay
-        self.fire = due.astimezone(UTC) + timedelta(seconds=delay)
+        self.fire: datetime = due.astimezone(UTC) + timedelta(seconds=delay)
         self.later = later
 
     def is_ahead(self, now: datetime) -> bool:
@@ -177,12 +179,10 @@ class PlannedJob:
         return Batch(self, now, chosen, len(dues) - len(chosen), following, must_wait)
 
     def settle(self, now: datetime, batch: "Batch", delay: float) -> None:
-        """Go on to the time after a batch of runs. A last run that lies later counts again when the
-        clock is there: these runs were of a clock that is behind.
-        """
-        self.since = self.later
+        """Go on to the time after a batch of runs."""
+        self.since = None
         self.skipped += batch.dropped
-        self.plan(now, batch.following, delay, self.later)
+        self.plan(now, batch.following, delay, None)
 
     def wait(self, due: datetime | None) -> None:
         """Let a run wait for the previous run."""
