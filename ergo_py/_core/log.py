@@ -174,7 +174,8 @@ class Log:
                 is_written = self._write_elsewhere(error, line)
             if not is_written:
                 self.lost = next(self._losses)
-            elif self._told_lost < self.lost:
+            elif line is lines[0] and self._told_lost < self.lost:
+                # Once: an output that loses a line of its own each time would never end.
                 told = {"node": self.node, "lost": self.lost - self._told_lost}
                 self._told_lost = self.lost
                 lines.append(("warning", "log lines could not be written", told))

@@ -2,11 +2,11 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from datetime import UTC, datetime
 from errno import ENOSPC, EPIPE
 from functools import partial
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 import pytest
 import structlog
@@ -668,6 +668,23 @@ def test_lost_lines_are_reported_once_when_a_line_can_be_written_again(
     assert "log lines could not be written" in told
     assert "lost=2" in told
     assert "four" in four
+
+
+@pytest.mark.usefixtures("reset_structlog")
+def test_an_output_that_loses_a_line_of_its_own_each_time_is_told_once() -> None:
+    log = make("structlog")
+    logger, written = log.logger(ME), list[str]()
+
+    def ship(_logger: object, _method: str, event: MutableMapping[str, Any]) -> NoReturn:
+        written.append(event["event"])
+        assert len(written) < 10
+        log.lost += 1  # a line that it writes meanwhile
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[ship])
+    logger.info("one")
+
+    assert written == ["one", "log lines could not be written"]
 
 
 def test_an_error_of_an_output_is_reported_once_and_every_line_is_written(
