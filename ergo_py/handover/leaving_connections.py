@@ -73,6 +73,7 @@ _NO_ANSWER: Final = "not answered by the next version"
 _HANGS: Final = (
     f"the next version has taken over, and did not answer within {_ANSWER:g} s: it hangs"
 )
+_STOPPED: Final = "the next version has taken over, and did not answer before this program stopped"
 
 
 async def _say(channel: Channel, line: Line, body: bytes | None = None) -> bool:
@@ -214,7 +215,7 @@ class LeavingConnections:
         """The connections that have moved."""
         self._looked_at = 0
         """The place of the last of them that was asked for late bytes."""
-        self.candidates = 0
+        self.candidates: int = 0
         """How many connections may move."""
         self.staying: Counter[str] = Counter()
         """How many connections stay, by the cause."""
@@ -250,6 +251,9 @@ class LeavingConnections:
                     await self._is_over.wait()
                 self.hangs = _HANGS if scope.cancelled_caught else ""
             self.are_lost = self._is_exact and (channel.has_ended or not is_said)
+        except trio.Cancelled:
+            self.hangs = self.hangs or _STOPPED
+            raise
         finally:
             with trio.CancelScope(shield=True):
                 await self._take_back(channel)

@@ -202,6 +202,8 @@ class Succession:
         except (NotAllowedError, OSError) as error:
             if predecessor is None:
                 raise
+            if self._is_ending and isinstance(error, OSError):
+                return False  # `end` has removed the hidden file: this program is stopped
             self._failure = (
                 NotAllowedError(f"{self._goes_on}: this one cannot wait for successors: {error}")
                 if isinstance(error, OSError)
@@ -339,6 +341,8 @@ class Succession:
 
     async def _serve_successors(self, node: Node) -> None:
         assert self._listener is not None
+        if self._is_ending:
+            return  # `end` has closed the socket
         listener = trio.socket.from_stdlib_socket(self._listener)
         async with trio.open_nursery() as nursery:
             while True:
@@ -414,7 +418,7 @@ class Succession:
         with suppress(OSError):  # not all file systems have second names
             os.link(self._path, second)
         outcome = await hand_over(channel, first, self._sockets.to_hand_over(), leaving)
-        if outcome.goes_on:
+        if outcome.goes_on and not self._is_ending:  # `end` has removed the file for good
             with suppress(OSError):
                 os.rename(second, self._path)
         return outcome

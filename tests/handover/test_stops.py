@@ -109,11 +109,13 @@ async def test_a_stopped_program_ends_when_its_successor_hangs_or_ends_with_its_
             batches.end()
         assert await peer.receive_some() == b""
         await peer.aclose()
+    assert os.listdir(place) == ["door"]
     told = [line for line in reports if "done" in line or "failed" in line]
     assert len(told) == 1
     if last == "batch":
         lost = f"{ENDED}, and with it 0 of 1 connections and the states of counter"
-        assert told[0]["hangs"] == (lost if ends else "")
+        slow = "the next version has taken over, and did not answer before this program stopped"
+        assert told[0]["hangs"] == (lost if ends else slow)
         assert told[0]["staying"] == {"not answered by the next version": 1}
 
 
