@@ -27,7 +27,11 @@ _NO_AWAIT: Final = (
 )
 _NO_LOOP: Final = re.compile("no running event loop|no current event loop")
 _COROUTINE: Final = re.compile(r"'coroutine'|\bcoroutine object\b")
-_NOT_AWAITABLE: Final = re.compile("can't be used in 'await' expression|can't be awaited")
+_NOT_AWAITABLE: Final = re.compile(
+    r"(?:object |')(?:NoneType|bool|int|str|dict|PID|Alias|Timer)(?:' object)? can't be "
+    r"(?:used in 'await'|awaited)"
+)
+"""For values that verbs return. Others have other causes, such as missing parentheses."""
 _NO_SETTER: Final = re.compile(r"property '(\w+)' of '\w+' object has no setter")
 _NOT_CALLABLE: Final = "object is not callable"
 MAY_NEED_HINT: Final = (RuntimeError, AttributeError, TypeError)
