@@ -41,7 +41,7 @@ class Restart:
 
     def __init__(self, files: SourceFiles, period: float = _PERIOD) -> None:
         self._files = files
-        files.know(json.loads(os.environ.pop(_WRITTEN, "[]")))
+        files.know(json.loads(os.environ.pop(_WRITTEN, "") or "[]"))
         self._period = period
         self._environ = dict(os.environ)
         """The environment of the first start, which the program may change."""
