@@ -96,6 +96,12 @@ def test_the_names_on_a_page_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_stream_of_results_is_written_with_its_owner(page: Path) -> None:
+    """Readers of a line ``map_stream(…)`` try to import it."""
+    assert re.findall(r"(?<![.\w])map_stream\(", page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_that_a_page_names_exist(page: Path) -> None:
     commands = set(re.findall(r"`ergo (\w[\w-]*)", page.read_text(encoding="utf-8")))
 

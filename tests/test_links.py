@@ -1,5 +1,5 @@
 """Links and pictures of the pages lead somewhere on a forge, which shows the files as they are,
-makes the names of headings in its own way, and removes raw HTML.
+makes the names of headings in its own way, and removes raw HTML. No table begins with an empty row.
 """
 
 import re
@@ -83,6 +83,13 @@ def test_a_page_on_a_forge_has_no_broken_link_and_no_raw_html(page: Path) -> Non
 
     assert broken(page, shown) == []
     assert shown.raw == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_table_has_an_empty_head(page: Path) -> None:
+    heads = re.findall(r"(?m)^(\|.*\|) *\n\|[ :|-]+\| *$", page.read_text(encoding="utf-8"))
+
+    assert [head for head in heads if not head.strip("| ")] == []
 
 
 def test_pages_of_the_site_link_no_page_outside_of_it() -> None:

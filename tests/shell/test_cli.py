@@ -31,6 +31,7 @@ from tests.actors import Puppet
 from tests.control.test_commands import Bomb, Reader
 from tests.entities.bank import TYPES, Account
 from tests.meta.owner import eventually
+from tests.shell.terminal import ROOT
 from tests.support import process_of, without_blockages
 from tests.test_startup import modules_after
 
@@ -692,6 +693,17 @@ def test_without_a_command_the_help_is_shown(ergo: Ergo) -> None:
     assert ergo("--help")[0] == Status.DONE
     assert ergo("--version")[1].startswith("ergo_py 0.")
     assert "the number or the registered name of a process" in ergo("inspect", "--help")[1]
+
+
+@pytest.mark.parametrize("is_fast, build", [(True, "with the C extension"), (False, "pure Python")])
+def test_the_version_says_which_build_it_is_and_the_first_page_says_so(
+    is_fast: bool, build: str, ergo: Ergo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip does not show that it found no compiler."""
+    monkeypatch.setattr("ergo_py._core.speed.installation.is_fast", is_fast)
+
+    assert ergo("--version")[1].partition("\n")[0].endswith(f" ({build})")
+    assert f"*{build}*" in (ROOT / "docs" / "first-steps.md").read_text(encoding="utf-8")
 
 
 def test_a_blocked_loop_has_its_own_exit_status(ergo: Ergo) -> None:

@@ -13,16 +13,17 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 from trio.lowlevel import Task, current_task
 
 from ..kernel import Kernel
-from ..messaging.receiver import NO_RECEIVER, AnyProcess
+from ..messaging.receiver import NO_RECEIVER, AnyProcess, Stoppable
 from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
 from ..runtime.cancel_scopes import CancelScopes, left_open
-from ..runtime.parking import PARKED
+from ..runtime.parking import PARKED, TaskPlaceholder
 from ..tables.callbacks import Callbacks, check_plain, check_waiting, runs_callbacks
 from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import LanedMailbox, Mailbox
 from ..tables.pending_calls import Caller
+from ..tables.timers import Owned
 from ..tables.verb_chain import VerbChain
 from ..vocabulary.envelopes import (
     EXIT,
@@ -35,7 +36,7 @@ from ..vocabulary.envelopes import (
     Priority,
 )
 from ..vocabulary.errors import NameTakenError, NotAllowedError
-from ..vocabulary.ids import PID, Alias, Target
+from ..vocabulary.ids import PID, Alias, EventName, Target
 from ..vocabulary.info import Ended
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
@@ -47,6 +48,7 @@ from ..vocabulary.states import (
     STOPPING,
     TERMINATED,
     Operation,
+    State,
     check_allowed,
 )
 from ..vocabulary.unmatched import Unmatched
@@ -133,6 +135,29 @@ class Process(Owner):
         *("deferred", "ending", "postponed", "verbs"),
     )
 
+    # The base classes say what these are. Without the types, each checker would infer its own from
+    # the constructor here.
+    id: PID
+    router: Router
+    name: str | None
+    mailbox: Mailbox
+    main: deque[Envelope]
+    task: Task | TaskPlaceholder
+    takes_direct: bool
+    takes_bounded: bool
+    inline: bool
+    left_to: ChildSlot | None
+    state: State
+    history: list[State | float]
+    turn: Turn
+    callback_task: Task
+    waiting: "Caller | Process | None"
+    asked_by: Callable[[], Task | None]
+    owned: dict[object, Stoppable] | None
+    events: list[EventName] | None
+    timers: Owned | None
+    requests: dict[int, RequestCaller] | None
+    slots: dict[str, ChildSlot] | None
     parent: "Process | None"
     """The process that has spawned it; None if the node has."""
     behaviour: Handlers

@@ -18,9 +18,9 @@ class Subscription:
     __slots__ = ("dropped", "relations")
 
     def __init__(self) -> None:
-        self.relations = 0
+        self.relations: int = 0
         """Number of links and monitors. A process may have both, and gets each publication once."""
-        self.dropped = 0
+        self.dropped: int = 0
         """Messages lost because the subscriber's mailbox was full: publications, or older messages
         that a publication displaced.
         """

@@ -263,7 +263,7 @@ class Broker(Source, Sink, Generic[L, P]):
         """
         kind = type(self).__name__
         if not schemes:
-            self.where = check_hosts(f"{kind}(servers)", url)
+            self.where: str = check_hosts(f"{kind}(servers)", url)
         else:
             self.where = host_of(check_url(f"{kind}(url)", url, *schemes))
         return url

@@ -41,7 +41,10 @@ class JetStream(Broker[NatsClient, str]):
     """
 
     places_last = True
-    names: ClassVar = (rb"[^\s.*>/\\\0]{1,255}", r"1 to 255 bytes, without spaces and \ / . * >")
+    names: ClassVar[tuple[bytes, str]] = (
+        rb"[^\s.*>/\\\0]{1,255}",
+        r"1 to 255 bytes, without spaces and \ / . * >",
+    )
 
     def __init__(
         self,
@@ -57,10 +60,11 @@ class JetStream(Broker[NatsClient, str]):
         super().__init__(**options)
         check_number("ack_wait", ack_wait, least=1.0)
         self._servers = check_urls("JetStream(servers)", servers, "nats", "tls", "ws", "wss")
-        self._credentials, self._ack_wait, self.where = credentials, ack_wait, host_of(servers)
+        self._credentials, self._ack_wait, self._highest = credentials, ack_wait, 0
+        self.where: str = host_of(servers)
         self._stream, self._consumer = self.named(stream=stream, consumer=consumer)
         self._subject = check_topic("JetStream(subject)", subject or stream, ".*>")
-        self.sink_option, self._highest = ("subject", self._subject, "*>"), 0
+        self.sink_option: tuple[str, str, str] | None = ("subject", self._subject, "*>")
 
     def connect(self) -> Opened[NatsClient]:
         """Connect."""

@@ -38,7 +38,7 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
         BadInputError: an argument has a wrong type or value.
     """
 
-    names: ClassVar = (rb"[\w.-]{1,249}", "a name of 1 to 249 letters, digits and signs of . _ -")
+    names: ClassVar[tuple[bytes, str]] = (rb"[\w.-]{1,249}", "1 to 249 letters, digits, . _ -")
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
         **options: Unpack[BatchKeywords],
     ) -> None:
         super().__init__(**options)
-        [self._topic], self._group = self.named(topic=topic), group
-        self.source_option, more = ("group", group), settings or {}
+        [self._topic], self._group, more = self.named(topic=topic), group, settings or {}
+        self.source_option: tuple[str, str] | None = ("group", group)
         # librdkafka would write each failed connection to standard error: the pipeline logs them.
         self._settings: Settings = {"bootstrap.servers": self.at(servers), "log_level": 2, **more}
 

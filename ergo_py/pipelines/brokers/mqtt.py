@@ -51,8 +51,10 @@ class MQTT(Broker[Client, tuple[int, int]]):
         super().__init__(**options)
         self._address = MQTTAddress("MQTT(url)", url)
         self._topic = check_topic("MQTT(topic)", topic)
-        self._session, self.where = session and self.named(session=session)[0], host_of(url)
-        self.source_option, self.sink_option = ("session", session), ("topic", topic, "+#")
+        self._session = session and self.named(session=session)[0]
+        self.where: str = host_of(url)
+        self.source_option: tuple[str, str] | None = ("session", session)
+        self.sink_option: tuple[str, str, str] | None = ("topic", topic, "+#")
 
     def connect(self) -> Opened[Client]:
         """Connect, without waiting for the answer of the broker. paho starts no thread."""

@@ -52,7 +52,8 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
         if not isinstance(path, str | Path) or not str(path) or str(path) == ":memory:":
             raise BadInputError("SQLiteQueue(path)", path, 'the path of a file: "jobs.db"')
         [self._queue] = self.named(queue=queue)
-        self._path, self.where = Path(path), str(path)
+        self._path = Path(path)
+        self.where: str = str(path)
         self._lock: sqlite3.Connection | None = None
         self._last = self._highest = 0
 
