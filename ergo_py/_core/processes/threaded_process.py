@@ -126,7 +126,7 @@ class DispatchedProcess(Process):
         return waiting if holder is self or holder is None else holder
 
     @waiting.setter
-    def waiting(self, value: object) -> None:
+    def waiting(self, value: object) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._waiting = value
         if value is not None and self._hop is not None and self.thread_group is not None:
             self.thread_group.lend()
