@@ -15,7 +15,7 @@ WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count()
 # For the counted tests, beside which `make check` runs the type checkers.
 FEWER_PARTS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 # For the tests of the other rooms, which wait for more than half of their time.
-MORE_PARTS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 2)')
+MORE_PARTS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 5 // 2)')
 
 VENV := .venv
 BIN  := $(VENV)/bin
