@@ -11,9 +11,9 @@ from tests.network.nats.server import NatsServer
 from tests.network.pairs import make_network
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # else it would disturb tests that look for busy programs
 def jetstream() -> Iterator[NatsServer]:
-    """A NATS server with JetStream for all tests that do it no harm."""
+    """A NATS server with JetStream for all tests of a file that do it no harm."""
     with (
         tempfile.TemporaryDirectory(prefix="js-", dir="/tmp") as folder,
         NatsServer("", "--jetstream", "--store_dir", folder) as server,

@@ -35,9 +35,9 @@ def network(networks: Callable[..., Any]) -> Any:
     return networks()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # else it would disturb tests that look for busy programs
 def shared_server() -> Iterator[NatsServer]:
-    """A NATS server for all tests that do it no harm."""
+    """A NATS server for all tests of a file that do it no harm."""
     with NatsServer() as server:
         yield server
 
