@@ -368,7 +368,7 @@ class Service(Generic[B_co]):
             if not caller.parker.wait(timeout):
                 raise CallTimeoutError(self.name, request, timeout or 0.0)
         except BaseException:
-            bridge.post(self._give_up, asking)
+            bridge.undo(self._give_up, asking)
             raise
         return caller.result()
 

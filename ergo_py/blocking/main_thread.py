@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context
 from time import monotonic
 from types import FrameType
@@ -55,8 +54,7 @@ def run_main(node: Node, start: Callable[[Node], Any] | None = None) -> None:
             group.work_here()
         except BaseException:
             # Otherwise the node would wait for this thread, until it kills the processes.
-            with suppress(NodeStoppedError):
-                bridge.post(kernel.dispatcher_threads.leave_main, group)
+            bridge.undo(kernel.dispatcher_threads.leave_main, group)
             raise
     if interrupts.is_urgent:
         # A callback got the exception, and its process crashed with it.

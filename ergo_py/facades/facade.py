@@ -100,7 +100,7 @@ class Blocking(Facade):
         try:
             parker.wait(None)
         except BaseException:
-            bridge.post(abandon)
+            bridge.undo(abandon)
             raise
         assert parker.value is not None
         return parker.value.unwrap()

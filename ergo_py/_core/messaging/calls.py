@@ -526,7 +526,7 @@ class Calls:
             if not caller.parker.wait(timeout):
                 raise CallTimeoutError(to, request, timeout or 0.0)
         except BaseException:
-            self._router.bridge.post(caller.abandon)
+            self._router.bridge.undo(caller.abandon)
             raise
         return self._router.note_answer(to, caller.result())
 

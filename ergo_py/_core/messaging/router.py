@@ -594,7 +594,7 @@ class Router(Addresses):
             self.bridge.post(waiter.begin)
             waiter.parker.wait(None)
         except BaseException:
-            self.bridge.post(waiter.give_up)
+            self.bridge.undo(waiter.give_up)
             raise
         if waiter.error is not None:
             raise waiter.error

@@ -13,7 +13,7 @@ import traceback
 from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from math import ceil, inf
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -200,7 +200,7 @@ class Bridge:
 
     def post(self, job: Callable[..., object], *args: object) -> None:
         """Schedule ``job(*args)`` on the loop. From any thread; never blocks. An accepted job is
-        always run.
+        always run, and a refused one never.
 
         Raises:
             NodeStoppedError: the node has stopped, its loop has ended, or this is a forked copy of
@@ -210,9 +210,22 @@ class Bridge:
             raise NodeStoppedError(self._node, self._why)
         # Append first, then check the flag; `_drain` clears the flag first, then reads the queue.
         # So either this thread sees the flag down and wakes the loop, or the loop sees the job.
-        self.pending.append((job, args))
+        posted = (job, args)
+        self.pending.append(posted)
         if not self._armed:
-            self._arm()
+            try:
+                self._arm()
+            except NodeStoppedError:
+                # An earlier wake-up may have run the job before the bridge was closed.
+                if self._take_back(posted):
+                    raise
+
+    def undo(self, job: Callable[..., object], *args: object) -> None:
+        """Schedule the end of what a posted job has begun, for a thread that gives up on it. A node
+        that has stopped has ended it already: the thread keeps its own error.
+        """
+        with suppress(NodeStoppedError):
+            self.post(job, *args)
 
     def run(self, function: Callable[..., T], *args: object) -> T:
         """Run a plain function on the loop, and block this thread until it returns its result."""
@@ -285,7 +298,7 @@ class Bridge:
             self._closed = True
             self._why = self._why or why
             self._ring()
-        self._drain()
+        self._run_rest()
 
     def when_forked(self, mark_dead: Callable[[], None]) -> None:
         """Call ``mark_dead`` in a forked copy of the program, where the node does not run."""
@@ -331,23 +344,46 @@ class Bridge:
         with self._edge:
             self._armed = False
         inbox = self.pending
-        while inbox:
-            # Bounded, so that busy threads cannot starve the other tasks on the loop.
-            for _ in range(min(_TURN, len(inbox))):
-                if not inbox:  # a job has called catch_up(), which ran the rest
-                    break
-                job, args = inbox.popleft()
-                try:
-                    job(*args)
-                except BaseException as error:
-                    # An exception that leaves a run_sync_soon callback would end the trio run.
-                    self._on_error(error)
-            if inbox:
-                try:
-                    self._arm()
-                except NodeStoppedError:  # no later turn comes: run the rest now
-                    continue
-            return
+        # Bounded, so that busy threads cannot starve the other tasks on the loop.
+        for _ in range(min(_TURN, len(inbox))):
+            # A job has called catch_up() or close(), which ran the rest. What threads append to a
+            # closed bridge is theirs to take back.
+            if self._closed or not inbox:
+                break
+            job, args = inbox.popleft()
+            try:
+                job(*args)
+            except BaseException as error:
+                # An exception that leaves a run_sync_soon callback would end the trio run.
+                self._on_error(error)
+        if inbox and not self._closed:
+            try:
+                self._arm()
+            except NodeStoppedError:  # no later turn comes
+                self._run_rest()
+
+    def _run_rest(self) -> None:
+        # Each job is taken under the lock, since a thread whose job came too late may take it back
+        # meanwhile: it is run or refused, and not both.
+        while True:
+            with self._edge:
+                self._armed = False
+                if not self.pending:
+                    return
+                job, args = self.pending.popleft()
+            try:
+                job(*args)
+            except BaseException as error:
+                self._on_error(error)
+
+    def _take_back(self, posted: Job) -> bool:
+        # By identity: messages have an `__eq__` of their own. By position: other threads append.
+        with self._edge:
+            for position in range(len(self.pending)):
+                if self.pending[position] is posted:
+                    del self.pending[position]
+                    return True
+            return False
 
 
 _bridges: Final[dict[ReferenceType[Bridge], None]] = {}

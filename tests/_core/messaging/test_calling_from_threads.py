@@ -18,6 +18,7 @@ from ergo_py import (
     Actor,
     Caller,
     CallTimeoutError,
+    ChildSpec,
     Custom,
     Killed,
     Node,
@@ -28,11 +29,11 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
-from ergo_py._core.runtime.bridge import Bridge
+from ergo_py._core.runtime.bridge import Bridge, Parker
 from ergo_py.errors import ProcessUnknownError, TargetTypeError
 from tests._core.runtime.from_threads import PATIENCE, in_thread, spawn_gated, until, waiters_at
 from tests.actors import Recorder
-from tests.support import kernel_of, process_of, running_node
+from tests.support import kernel_of, process_of, router_of, running_node
 
 # -- calling from threads --------------------------------------------------------------------------
 
@@ -278,6 +279,37 @@ def test_an_interrupted_send_that_waited_for_room_is_withdrawn() -> None:
         thread.join(PATIENCE)
 
     assert heard == ["fills it"]
+
+
+@pytest.mark.parametrize("verb", ["send", "call_from_thread", "service.call_from_thread"])
+async def test_an_interrupted_wait_raises_the_interrupt_also_when_the_node_has_stopped(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node() as node:
+        bridge = router_of(node).bridge
+        pid, gate = await spawn_gated(node, mailbox_size=1, overflow=Overflow.WAIT)
+        tree = await node.supervise([ChildSpec("answering", Answering)])
+        service = tree.service("answering")
+        node.send(pid, "fills it")
+        verbs: dict[str, Callable[[], object]] = {
+            "send": lambda: node.send(pid, "waits"),
+            "call_from_thread": lambda: node.call_from_thread(pid, "waits"),
+            "service.call_from_thread": lambda: service.call_from_thread(threading.Event()),
+        }
+
+        def interrupted(self: Parker[object], timeout: float | None) -> bool:
+            bridge._closed = True
+            raise KeyboardInterrupt
+
+        def in_the_thread() -> None:
+            with pytest.raises(KeyboardInterrupt):
+                verbs[verb]()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Parker, "wait", interrupted)
+            await in_thread(in_the_thread)
+        bridge._closed = False  # the node has yet to stop in truth
+        gate.opened.set()
 
 
 # -- the other verbs from threads ------------------------------------------------------------------

@@ -330,9 +330,67 @@ async def test_a_job_that_no_loop_will_take_is_refused() -> None:
     bridge = ClosedMeanwhile("test@localhost", loop, complain)
 
     with pytest.raises(NodeStoppedError):
-        bridge.post(list)
+        bridge.post(asked.append, "refused")
+    bridge.close()
 
     assert asked == []
+
+
+class RunsBeforeItRings(Bridge):
+    """Runs a job by an earlier wake-up, and is closed, just before the thread of the job rings."""
+
+    def _arm(self) -> None:
+        self.close()
+        super()._arm()
+
+
+async def test_a_job_that_an_earlier_wake_up_runs_before_the_end_is_accepted() -> None:
+    bridge = make_bridge(RunsBeforeItRings)
+    ran: list[str] = []
+
+    bridge.post(ran.append, "ran")
+
+    assert ran == ["ran"]
+    with pytest.raises(NodeStoppedError):
+        bridge.post(ran.append, "refused")
+
+
+class Equal:
+    """Equal to everything, as a message may be."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_only_its_own_job_is_taken_back_when_the_bridge_is_closed() -> None:
+    bridge = make_bridge(ClosedMeanwhile)
+    ran: list[object] = []
+    bridge.pending.append((ran.append, (Equal(),)))  # of a thread that has yet to ring
+
+    with pytest.raises(NodeStoppedError):
+        bridge.post(ran.append, Equal())
+
+    (left,) = bridge.pending
+    bridge.close()
+    assert ran == [left[1][0]]
+
+
+async def test_the_pass_that_closes_the_bridge_runs_no_job_that_comes_later() -> None:
+    bridge = make_bridge()
+    ran: list[str] = []
+
+    def end() -> None:
+        bridge.close()
+        # A thread that has looked whether the bridge is closed before this, and has yet to ring.
+        bridge.pending.append((ran.append, ("late",)))
+
+    bridge.post(end)
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert ran == []
+    assert len(bridge.pending) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
