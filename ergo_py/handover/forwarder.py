@@ -48,6 +48,8 @@ class Link:
             "moved", ChildSpec("moved", ForwardingProcess, self), _nothing
         )
         """Puts a `ForwardingProcess` in the place of a process. One for all of them."""
+        self.sent: int = 0
+        """The messages and calls that were forwarded."""
         self._numbers = count()
         self._asked: dict[int, tuple[Caller, MessageTypes]] = {}
         """The calls that the new program has not answered yet."""
@@ -61,6 +63,7 @@ class Link:
         """
         name = self.names[process]
         await self._channel.say({"message": name}, body=self._types[name].encode(message))
+        self.sent += 1
 
     async def call(self, process: PID, request: object, caller: Caller) -> None:
         """Forward a call of a process, which the answer of the new program settles.
@@ -84,6 +87,7 @@ class Link:
         except BaseException:
             self._asked.pop(number, None)
             raise
+        self.sent += 1
 
     async def pass_answers(self, kernel: Kernel, hear: Callable[[Line], None]) -> None:
         """Pass the answers to the callers, until the new program has ended. ``hear`` takes the

@@ -16,6 +16,7 @@ import trio
 
 from ergo_py import (
     NO_REPLY,
+    PID,
     Actor,
     Caller,
     ChildSpec,
@@ -28,6 +29,8 @@ from ergo_py import (
     Threads,
 )
 from ergo_py.handover.channel import Channel
+from ergo_py.handover.forwarder import Link
+from ergo_py.handover.moved_processes import Leaving
 from ergo_py.handover.succession import Succession
 from ergo_py.meta.inherited_sockets import InheritedSockets
 from ergo_py.network import Local, RemoteError
@@ -208,10 +211,52 @@ async def test_a_process_moves_with_its_state_and_its_messages(
             old.node.send("counter", 1)
         drained.set()
         await old.has_ended.wait()
-        assert await new.node.call("counter", "total") == 1040
+        with trio.fail_after(60):  # the last of them are on their way
+            while await new.node.call("counter", "total") < 1040:
+                await trio.lowlevel.checkpoint()
         assert [record.event for record in old.log] == [
             "a message cannot be forwarded to the next program"
         ]
+
+
+@pytest.mark.parametrize("stalls_at", [4, 2], ids=["slow", "stalled"])
+async def test_the_last_messages_are_forwarded_as_long_as_some_arrive(
+    place: Path, stalls_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_pass, allowed, forwarded = trio.Semaphore(0), 0, 0
+    drained, begun = trio.Event(), trio.Event()
+    send = Link.send
+
+    async def one_in_a_pause(self: Link, process: PID, message: object) -> None:
+        nonlocal forwarded
+        await may_pass.acquire()
+        await send(self, process, message)
+        forwarded += 1
+
+    async def pause(self: Leaving) -> None:
+        nonlocal allowed
+        if allowed < stalls_at - 1:
+            allowed += 1
+            may_pass.release()
+            while forwarded < allowed:
+                await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(Link, "send", one_in_a_pause)
+    monkeypatch.setattr(Leaving, "_pause", pause)
+    children = [*counter(shutdown=0.0), ChildSpec("gate", Gate, drained, begun)]
+    async with old_program(children) as (old, start):
+        new = await start(counter())
+        await begun.wait()
+        for number in (1, 10, 100):
+            old.node.send("counter", number)
+        drained.set()
+        await old.has_ended.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        total = await new.node.call("counter", "total")
+        log = [record.event for record in old.log]
+
+    lost = "messages to moved processes are lost: the next program stalls"
+    assert (total, log) == ((111, []) if stalls_at == 4 else (1, [lost]))
 
 
 async def test_a_call_to_a_moved_process_fails_when_the_next_program_has_ended(
