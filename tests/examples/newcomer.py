@@ -122,9 +122,13 @@ class Newcomer:
             encoding="utf-8",
         )
         assert self._program.stdout is not None
-        said = self._program.stdout.readline()
-        assert said.startswith("listening at 127.0.0.1:"), said
-        self.port = int(said.rpartition(":")[2])
+        log: list[str] = []  # on a busy machine there are warnings first
+        for said in self._program.stdout:
+            if said.startswith("listening at 127.0.0.1:"):
+                self.port = int(said.rpartition(":")[2])
+                return
+            log.append(said)
+        raise AssertionError("".join(log))
 
     def _talk(self, transcript: str) -> None:
         """Type each other line, and see the line after it, or the end of the connection if there is
