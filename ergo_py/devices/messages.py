@@ -9,6 +9,7 @@ from .._core.vocabulary.errors import ErgoError
 from .._core.vocabulary.ids import Alias
 from .._core.vocabulary.messages import MayBeLate, Request
 from .._core.vocabulary.public_names import show_public_names
+from ..meta.checks import setters
 
 __all__ = ["DeviceClosedError", "DeviceData", "DeviceLost", "DeviceOpened", "DeviceSend"]
 
@@ -22,12 +23,19 @@ class DeviceOpened(MayBeLate):
     device: Alias
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class DeviceData(MayBeLate, Generic[T]):
     """A frame, or without a framing the result of a single ``read``."""
 
     device: Alias
     data: T
+
+    def __init__(self, device: Alias, data: T) -> None:
+        _set_device(self, device)
+        _set_data(self, data)
+
+
+_set_device, _set_data = setters(DeviceData)
 
 
 @dataclass(frozen=True, slots=True)

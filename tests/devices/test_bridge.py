@@ -1,12 +1,15 @@
 """Devices that come and go: every gap is told, in order, and a stuck library costs a thread."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
 import trio
 import trio.testing
 
-from ergo_py import Alias, Backoff, BadInputError, Crashed, Node, Normal
+from ergo_py import Alias, Backoff, BadInputError, Crashed, Node, Normal, Priority
+from ergo_py._core.metas.outbox import Outbox
+from ergo_py._core.vocabulary.ids import Target
 from ergo_py.devices import (
     DeviceBridge,
     DeviceClosedError,
@@ -62,6 +65,27 @@ async def test_a_device_is_read_and_written(kind: type[HalfDuplex]) -> None:
         }
 
     assert len(outlet.closed) == 1
+
+
+async def test_the_frames_of_a_read_reach_their_receiver_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One wake-up for each read: a line of 921,600 baud has 4,000 frames a second."""
+    working, sizes = Outbox.put_many, list[int]()
+
+    def put_many(box: Outbox, to: Target, messages: Sequence[object], priority: Priority) -> None:
+        sizes.append(len(messages))
+        working(box, to, messages, priority)
+
+    monkeypatch.setattr(Outbox, "put_many", put_many)
+    outlet = Outlet()
+    outlet.say(b"one\ntwo\nth", b"re", b"e\n")
+    async with owning() as owned:
+        await owned.spawn(HalfDuplex(outlet, framing=Delimiter()))
+        await owned.until(DeviceOpened)
+
+        assert [(await owned.next()).data for _ in range(3)] == [b"one", b"two", b"three"]
+    assert sizes == [2, 1]
 
 
 async def test_a_device_without_a_framing_delivers_each_read_as_it_is() -> None:
