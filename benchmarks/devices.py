@@ -1,5 +1,6 @@
 """``python -m benchmarks devices``: unplug a serial line again and again, and measure serial lines
-and a CAN bus beside the bare loops of their libraries, and at their usual speed on a single core.
+and a CAN bus beside threads that read with their libraries into a queue, and at their usual speed
+on a single core.
 
 A pseudo-terminal stands for each serial line. Each unplug must be told, in order, and nothing may
 be left: no thread, no descriptor.
@@ -10,10 +11,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -114,10 +116,18 @@ class Feed(NamedTuple):
     send: Callable[[], None]
 
 
-async def through(*feeds: Feed) -> tuple[float, float, int]:
-    """Seconds, seconds of processor time, and frames in a wrong order, for the frames of devices
-    through their bridges, all at once.
-    """
+class Took(NamedTuple):
+    """The cost of frames on their way from the devices to the code that checks them."""
+
+    seconds: float
+    used: float
+    """Seconds of processor time, with the senders."""
+    wrong: int
+    """Frames in a wrong order."""
+
+
+async def through(*feeds: Feed) -> Took:
+    """Send the frames of devices through their bridges, all at once."""
     counts = [InOrder(feed.frames, feed.number_of) for feed in feeds]
     async with node_of_devices() as node:
         for feed, count in zip(feeds, counts, strict=True):
@@ -132,18 +142,42 @@ async def through(*feeds: Feed) -> tuple[float, float, int]:
         seconds, used = time.perf_counter() - began, time.process_time() - used
         for feeder in feeders:
             feeder.join()
-    return seconds, used, sum(count.wrong for count in counts)
+    return Took(seconds, used, sum(count.wrong for count in counts))
 
 
-def bare(feed: Feed, read: Callable[[], int]) -> float:
-    """Seconds for the frames of a device through a loop over the library."""
-    began, feeder = time.perf_counter(), threading.Thread(target=feed.send)
-    feeder.start()
-    left = feed.frames
-    while left > 0:
-        left -= read()
-    feeder.join()
-    return time.perf_counter() - began
+def bare(feed: Feed, read: Callable[[], Iterable[Any]]) -> Took:
+    """The same for the least that a program without a framework does: a thread reads with the
+    library, and puts the frames of each read into a queue, from which another thread checks them.
+    """
+    frames: SimpleQueue[Any] = SimpleQueue()
+
+    def move() -> None:
+        left = feed.frames
+        while left > 0:
+            for frame in read():
+                frames.put(frame)
+                left -= 1
+
+    began, used = time.perf_counter(), time.process_time()
+    threads = [threading.Thread(target=each) for each in (feed.send, move)]
+    for thread in threads:
+        thread.start()
+    wrong = sum(feed.number_of(frames.get()) != number for number in range(feed.frames))
+    for thread in threads:
+        thread.join()
+    return Took(time.perf_counter() - began, time.process_time() - used, wrong)
+
+
+def lines_of(line: serial.Serial) -> Callable[[], Iterable[bytes]]:
+    """A function that returns the lines of the next read."""
+    rest = b""
+
+    def read() -> Iterable[bytes]:
+        nonlocal rest
+        *lines, rest = (rest + line.read(line.in_waiting or 1)).split(b"\n")
+        return lines
+
+    return read
 
 
 def paced(frames: int, rate: float, send: Callable[[int, int], None]) -> None:
@@ -201,27 +235,39 @@ def can_bus(frames: int, rate: float = 0.0) -> Iterator[Feed]:
 
 
 def beside_bare_loops(frames: int) -> int:
-    """Measure as fast as the devices send. Returns the frames in a wrong order."""
+    """Measure as fast as the devices send, the best of three runs of each, in turn. Returns the
+    frames in a wrong order.
+    """
     with serial_lines(1, frames) as [(path, feed)]:
-        ours = trio.run(through, feed)
-        line = serial.Serial(path)
-        theirs = bare(feed, lambda: line.read(line.in_waiting or 1).count(b"\n"))
-        line.close()
-    _show("Serial", frames, ours, theirs)
-    wrong = ours[2]
+
+        def by_pyserial() -> Took:
+            with serial.Serial(path) as line:
+                return bare(feed, lines_of(line))
+
+        wrong = _compare("Serial", feed, by_pyserial)
     with can_bus(frames) as feed:
-        ours = trio.run(through, feed)
-        with can.Bus(interface="virtual", channel="benchmark") as bus:
-            theirs = bare(feed, lambda: int(bus.recv(1.0) is not None))
-    _show("CAN", frames, ours, theirs)
-    return wrong + ours[2]
+
+        def by_python_can() -> Took:
+            with can.Bus(interface="virtual", channel="benchmark") as bus:
+                return bare(feed, lambda: filter(None, [bus.recv(1.0)]))
+
+        wrong += _compare("CAN", feed, by_python_can)
+    return wrong
 
 
-def _show(name: str, frames: int, ours: tuple[float, float, int], theirs: float) -> None:
-    print(
-        f"{name}: {frames / ours[0]:,.0f} frames/s, the bare loop {frames / theirs:,.0f} "
-        f"frames/s: {theirs / ours[0]:.2f} of it"
+def _compare(name: str, feed: Feed, by_library: Callable[[], Took]) -> int:
+    runs = [(trio.run(through, feed), by_library()) for _ in range(3)]
+    (seconds, used), (bare_seconds, bare_used) = (
+        (min(each.seconds for each in kind), min(each.used for each in kind))
+        for kind in zip(*runs, strict=True)
     )
+    cost, bare_cost = used / feed.frames * 1e6, bare_used / feed.frames * 1e6
+    print(
+        f"{name}: {feed.frames / seconds:,.0f} frames/s, {cost:.1f} us; the library and a queue: "
+        f"{feed.frames / bare_seconds:,.0f} frames/s, {bare_cost:.1f} us; "
+        f"{bare_seconds / seconds:.2f} x the rate, {used / bare_used:.1f} x the processor time"
+    )
+    return sum(each.wrong for run in runs for each in run)
 
 
 def at_line_speed(seconds: float) -> int:
