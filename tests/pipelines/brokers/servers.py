@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.request import urlopen
 
 from ergo_py import pipelines
@@ -42,6 +42,10 @@ def free_port() -> int:
 class BrokerServer(ABC):
     """A broker that a test starts, kills and starts again."""
 
+    counts: ClassVar[bool] = False
+    """Whether it counts the deliveries of each item. Otherwise it only marks those after the first.
+    """
+
     @abstractmethod
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
@@ -67,6 +71,12 @@ class BrokerServer(ABC):
     @abstractmethod
     def left(self, queue: str) -> int:
         """The items of a queue that are not acknowledged, by the count of the broker."""
+
+    def deliveries(self, queue: str) -> int | None:
+        """The deliveries of a queue so far, also of acknowledged items, by the count of the broker;
+        None if it has no such count.
+        """
+        return None
 
 
 def _made(text: str) -> Any:
@@ -144,6 +154,8 @@ class Program(BrokerServer):
 class RedisServer(Program):
     """Writes each command to its file before it answers."""
 
+    counts = True
+
     def command(self) -> list[str]:
         command = ["redis-server", "--port", str(self.port), "--dir", str(self.place)]
         return [*command, "--appendonly", "yes", "--appendfsync", "always"]
@@ -173,6 +185,8 @@ class RedisServer(Program):
 
 
 class PostgresBroker(BrokerServer):
+    counts = True
+
     def __init__(self, place: Path) -> None:
         self._server = PostgresServer(place)
 
@@ -308,6 +322,8 @@ class MosquittoServer(Program):
 class JetStreamServer(Program):
     """A NATS server that counts its items at its monitoring port."""
 
+    counts = True
+
     def __init__(self, place: Path) -> None:
         super().__init__(place)
         self._monitor = free_port()
@@ -328,12 +344,20 @@ class JetStreamServer(Program):
         return super().is_ready()
 
     def left(self, queue: str) -> int:
-        [account] = self._get("jsz?consumers=true")["account_details"]
-        [stream] = [found for found in account["stream_detail"] if found["name"] == queue]
+        stream = self._stream(queue)
         consumers = stream.get("consumer_detail") or ()
         for consumer in consumers:
             return int(consumer["num_pending"] + consumer["num_ack_pending"])
         return int(stream["state"]["messages"])
+
+    def deliveries(self, queue: str) -> int | None:
+        [consumer] = self._stream(queue)["consumer_detail"]
+        return int(consumer["delivered"]["consumer_seq"])
+
+    def _stream(self, queue: str) -> Any:
+        [account] = self._get("jsz?consumers=true")["account_details"]
+        [stream] = [found for found in account["stream_detail"] if found["name"] == queue]
+        return stream
 
     def _get(self, page: str) -> Any:
         with urlopen(f"http://127.0.0.1:{self._monitor}/{page}", timeout=10) as answer:
