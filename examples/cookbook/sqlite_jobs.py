@@ -42,10 +42,7 @@ class Complaints(Actor):
 
 def add_jobs(path: str, *jobs: str) -> None:
     """Any program may add jobs, in a transaction, while another handles them."""
-    queue = SQLiteQueue(path, "jobs")
-    queue.open()
-    queue.handle_batch([Item(job) for job in jobs])
-    queue.close()
+    SQLiteQueue(path, "jobs").put(*jobs)
 
 
 def jobs(path: str, sizes: list[int]) -> ChildSpec:

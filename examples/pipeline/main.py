@@ -15,7 +15,7 @@ import trio
 from ergo_py import Backoff, ChildSpec, Node, run
 from ergo_py.pipelines import Item, Pipeline, Retry, Sink, SQLiteQueue, Stage
 
-__all__ = ["Check", "Store", "put", "rows", "stored"]
+__all__ = ["Check", "Store", "rows", "stored"]
 
 
 class Check(Stage):
@@ -53,16 +53,9 @@ def stored(place: Path) -> int:
         return len(database.execute("select number from row").fetchall())
 
 
-def put(place: Path, *lines: bytes) -> None:
-    """Any number of programs put lines, also while no pipeline runs."""
-    with closing(SQLiteQueue(place / "queue.db", "lines")) as queue:
-        queue.open()
-        queue.handle_batch([Item(line) for line in lines])
-
-
-def rows(place: Path, seconds: float) -> ChildSpec:
+def rows(queue: SQLiteQueue, place: Path, seconds: float) -> ChildSpec:
     pipeline = Pipeline.spec(
-        SQLiteQueue(place / "queue.db", "lines"),
+        queue,
         Check(),
         Store(place, seconds),
         most_unacknowledged=200,  # so many lines may be under way, and come again after a kill
@@ -75,8 +68,10 @@ def rows(place: Path, seconds: float) -> ChildSpec:
 async def main(node: Node) -> None:
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        put(place, b"some rubbish", *(b"%d hall %d" % (n, 20 + n % 5) for n in range(2000)))
-        await node.supervise([rows(place, 0.01)])
+        queue = SQLiteQueue(place / "queue.db", "lines")
+        # Any number of programs put lines, also while no pipeline runs.
+        queue.put(b"some rubbish", *(b"%d hall %d" % (n, 20 + n % 5) for n in range(2000)))
+        await node.supervise([rows(queue, place, 0.01)])
         for enough in (500, 1000, 2000):
             while stored(place) < enough:  # noqa: ASYNC110 - the database has no event
                 await trio.sleep(0.01)

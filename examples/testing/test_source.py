@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from ergo_py.pipelines import Item, Source, SQLiteQueue
+from ergo_py.pipelines import Source, SQLiteQueue
 from ergo_py.testing.bridges import SOURCE_RULES, SourceRig
 
 
@@ -19,10 +19,7 @@ class QueueRig(SourceRig):
         return SQLiteQueue(self.path)  # your source instead
 
     def put(self, bodies: Sequence[bytes]) -> None:
-        queue = SQLiteQueue(self.path)
-        queue.open()
-        queue.handle_batch([Item(body) for body in bodies])
-        queue.close()
+        SQLiteQueue(self.path).put(*bodies)
 
     def left(self) -> int:
         with closing(sqlite3.connect(self.path)) as file:

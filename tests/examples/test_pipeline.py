@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 
 from ergo_py import Node
-from examples.pipeline.main import Store, put, rows, stored
+from ergo_py.pipelines import SQLiteQueue
+from examples.pipeline.main import Store, rows, stored
 from tests.meta.owner import eventually
 from tests.support import running_node
 
 
 @asynccontextmanager
-async def running(place: Path) -> AsyncIterator[Node]:
+async def running(place: Path, *lines: bytes) -> AsyncIterator[Node]:
+    queue = SQLiteQueue(place / "queue.db", "lines")
+    queue.put(*lines)
     async with running_node() as node:
-        await node.supervise([rows(place, 0.0)])
+        await node.supervise([rows(queue, place, 0.0)])
         yield node
 
 
@@ -32,8 +35,8 @@ def refused(place: Path) -> list[tuple[bytes, str]]:
 async def test_lines_are_stored_and_a_wrong_line_is_put_aside_with_its_error(
     tmp_path: Path,
 ) -> None:
-    put(tmp_path, b"1 hall 21.5", b"hall", b"2 hall 22", b"1 hall 21.5")
-    async with running(tmp_path):
+    lines = (b"1 hall 21.5", b"hall", b"2 hall 22", b"1 hall 21.5")
+    async with running(tmp_path, *lines):
         await eventually(lambda: stored(tmp_path) == 2 and len(refused(tmp_path)) == 1)
 
     [(line, error)] = refused(tmp_path)
@@ -53,8 +56,7 @@ async def test_an_outage_of_the_database_costs_no_line(
             raise outages.pop()
 
     monkeypatch.setattr(Store, "open", fail)
-    put(tmp_path, b"1 hall 21.5")
-    async with running(tmp_path):
+    async with running(tmp_path, b"1 hall 21.5"):
         await eventually(lambda: stored(tmp_path) == 1)
 
     assert refused(tmp_path) == []

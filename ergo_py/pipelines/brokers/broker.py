@@ -141,6 +141,21 @@ class Broker(Source, Sink, Generic[L, P]):
 
     # -- the base has these ------------------------------------------------------------------------
 
+    def put(self, *items: object) -> None:
+        """Put items from outside of any pipeline, as one batch: connect, put them, and disconnect.
+        An `Item` is put as it is; anything else is the body of an item.
+
+        Raises:
+            BadInputError: it has the options of a source, and cannot be a sink.
+            Exception: the error of the library.
+        """
+        self.check_use(is_source=False)
+        try:
+            self.open()
+            self.handle_batch([each if isinstance(each, Item) else Item(each) for each in items])
+        finally:
+            self.close()
+
     @property
     def prefetch(self) -> int:
         """How many unacknowledged items a broker may send without being asked: the bound of the

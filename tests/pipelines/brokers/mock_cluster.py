@@ -34,13 +34,8 @@ class KafkaRig(SourceRig):
         return Kafka(self.servers, self.topic, group="test", settings={**settings})
 
     def put(self, bodies: Sequence[bytes]) -> None:
-        sink = Kafka(self.servers, self.topic)
-        sink.open()
-        try:
-            # A key for all: a single partition keeps the order.
-            sink.handle_batch([Item(body, "key") for body in bodies])
-        finally:
-            sink.close()
+        # A key for all: a single partition keeps the order.
+        Kafka(self.servers, self.topic).put(*[Item(body, "key") for body in bodies])
 
     def left(self) -> int:
         reader = Consumer({"bootstrap.servers": self.servers, "group.id": "test"})

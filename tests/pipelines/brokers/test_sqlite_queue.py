@@ -31,6 +31,19 @@ def test_queues_of_a_file_do_not_share_items(tmp_path: Path) -> None:
     source.close()
 
 
+def test_a_program_puts_items_without_a_pipeline(tmp_path: Path) -> None:
+    queue = SQLiteQueue(tmp_path / "jobs.db")
+    queue.put(b"1", Item(b"2", "ada"))
+    with pytest.raises(sqlite3.Error):
+        queue.put(b"3", object())
+    with pytest.raises(ConnectionError, match="not open"):
+        _ = queue.link  # it has disconnected, also after an error
+
+    queue.open()
+    assert [(item.body, item.key) for item in queue.take(5)] == [(b"1", None), (b"2", "ada")]
+    queue.close()
+
+
 def test_a_queue_has_a_single_source_at_a_time(tmp_path: Path) -> None:
     put(SQLiteQueue(tmp_path / "jobs.db"), [b"1"])
     first, second = SQLiteQueue(tmp_path / "jobs.db"), SQLiteQueue(tmp_path / "jobs.db")
