@@ -220,15 +220,18 @@ def taken(source: Source, count: int) -> list[Item]:
 
 
 class Note(Sink):
-    """Notes the ``redelivered`` of each item, as often as it gets the item."""
+    """Notes the ``redelivered`` of each item, as often as it gets the item. It returns for none
+    before the event.
+    """
 
-    def __init__(self, handled: defaultdict[bytes, list[int]]) -> None:
+    def __init__(self, handled: defaultdict[bytes, list[int]], begins: trio.Event) -> None:
         super().__init__(batch=3)
-        self.handled = handled
+        self.handled, self.begins = handled, begins
 
     async def handle_batch(self, items: list[Item]) -> None:
         for item in items:
             self.handled[item.body].append(item.redelivered)
+        await self.begins.wait()
         await trio.sleep(0.001)
 
 
@@ -252,11 +255,17 @@ async def test_a_broker_counts_the_deliveries_of_killed_pipelines(
         working(self, body, key, place, again, *receipt)
 
     monkeypatch.setattr(kind, "find", find)
+    begins = trio.Event()
     plan = Pipeline.spec(
-        rig.source(), Note(handled), most_unacknowledged=20, reopen=Backoff(0.01, 0.1)
+        rig.source(), Note(handled, begins), most_unacknowledged=20, reopen=Backoff(0.01, 0.1)
     )
     async with running_node(limit=100) as node:
         await node.supervise([ChildSpec("jobs", plan, budget=Budget(1000, 1.0))])
+        for starts in range(1, 4):
+            # Nothing is acknowledged, so the same items come again.
+            await eventually(lambda starts=starts: sum(map(len, handled.values())) == 3 * starts)
+            node.kill("jobs")
+        begins.set()
         for kill in range(1, kills + 1):
             await eventually(lambda kill=kill: len(handled) >= kill * count // (kills + 1))
             node.kill("jobs")
