@@ -1,8 +1,7 @@
 """`BlockingStream` and `AsyncioStream`: async iterators of a node, for other code."""
 
-from bisect import insort
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from operator import itemgetter
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -30,41 +29,33 @@ class _Stream(Facade, Generic[T]):
 
     def __init__(self, stream: AsyncIterator[T], kernel: Kernel) -> None:
         super().__init__(stream, kernel)
-        self._taken = 0
-        self._kept: list[tuple[int, outcome.Outcome[T]]] | None = []
+        self._kept: deque[outcome.Outcome[T]] = deque()
         self._turn = trio.Lock()
         self._opening = trio.CancelScope()
 
-    async def _step(self) -> tuple[int, outcome.Outcome[T]]:
-        """Take a part or an exception, with its number."""
+    async def _step(self) -> outcome.Outcome[T]:
+        """Take a part or an exception."""
         # Steps wait for each other: a cancelled step may still take a part, which comes first.
         async with self._turn:
             if self._kept:
-                return self._kept.pop(0)
-            result = await self._take()
-            self._taken += 1
-            return self._taken, result
+                return self._kept.popleft()
+            try:
+                if isinstance(self._subject, CalledStream):
+                    # A cancelled step must not withdraw the call: the next step would call again,
+                    # and a callee that gives its parts away once has no more.
+                    with trio.CancelScope(shield=True) as self._opening:
+                        await self._subject.open()
+                    if self._opening.cancelled_caught:
+                        raise StopAsyncIteration
+                return outcome.Value(await self._subject.__anext__())
+            except Exception as error:
+                return outcome.Error(error)
 
-    async def _take(self) -> outcome.Outcome[T]:
-        try:
-            if isinstance(self._subject, CalledStream):
-                # A cancelled step must not withdraw the call: the next step would call again,
-                # and a callee that gives its parts away once has no more.
-                with trio.CancelScope(shield=True) as self._opening:
-                    await self._subject.open()
-                if self._opening.cancelled_caught:
-                    raise StopAsyncIteration
-            return outcome.Value(await self._subject.__anext__())
-        except Exception as error:
-            return outcome.Error(error)
-
-    def _keep(self, taken: tuple[int, outcome.Outcome[T]]) -> None:
-        # Steps that are cancelled together give their parts back in any order.
-        if self._kept is not None:
-            insort(self._kept, taken, key=itemgetter(0))
+    def _keep(self, taken: outcome.Outcome[T]) -> None:
+        self._kept.appendleft(taken)
 
     async def _aclose(self) -> None:
-        self._kept = None  # the part of a step that is cancelled later is dropped, too
+        self._kept = deque(maxlen=0)  # drops the part of a cancelled step, too
         self._opening.cancel()
         await self._subject.aclose()
 
@@ -79,7 +70,7 @@ class BlockingStream(_Stream[T], Blocking):
 
     def __next__(self) -> T:
         try:
-            return self._wait(self._step, self._keep)[1].unwrap()
+            return self._wait(self._step, self._keep).unwrap()
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -102,11 +93,22 @@ class AsyncioStream(_Stream[T], Asyncio):
     as by ``asyncio.wait_for(anext(stream), 1)``, loses no part. ``async with`` closes it.
     """
 
+    def __init__(self, stream: AsyncIterator[T], kernel: Kernel) -> None:
+        from asyncio import Lock  # noqa: PLC0415 - synchronous code needs no asyncio
+
+        super().__init__(stream, kernel)
+        self._reading = Lock()
+        """Held by a step until its reader has the part or is cancelled. The node cannot see whether
+        a reader takes a part that is on its way; a step beside it would get a later part, and the
+        part of a cancelled reader would come after that.
+        """
+
     def __aiter__(self) -> "AsyncioStream[T]":
         return self
 
     async def __anext__(self) -> T:
-        return (await self._wait(self._step, self._keep))[1].unwrap()
+        async with self._reading:
+            return (await self._wait(self._step, self._keep)).unwrap()
 
     async def aclose(self) -> None:
         """End the iteration: unsubscribe, or cancel the producer of the parts."""

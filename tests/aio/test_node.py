@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from ergo_py import (
     NO_REPLY,
@@ -310,9 +311,9 @@ async def cancel_a_step(stream: Any, let_it_take: Callable[[], object]) -> None:
         await step
 
 
-def block_until_taken(stream: Any, parts: int = 1) -> None:
-    """Block asyncio's loop until the node has taken so many parts out of a stream."""
-    while f"{parts} taken" not in repr(stream):
+def block_until_taken(stream: Any) -> None:
+    """Block asyncio's loop until the node has taken a part out of a stream."""
+    while "1 taken" not in repr(stream):
         time.sleep(0.001)
 
 
@@ -324,20 +325,55 @@ async def test_a_cancelled_step_keeps_its_part_for_the_next_step(node: AsyncioNo
         assert [part async for part in stream] == [0, 1, 2, 3, 4]
 
 
+async def same(number: int) -> int:
+    return number
+
+
+class Quiet(Actor):
+    """Sets an event when no other task of the node has anything to do."""
+
+    async def handle_message(self, message: threading.Event, sender: object) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        message.set()
+
+
 @on_asyncio
 async def test_parts_of_steps_that_are_cancelled_together_keep_their_order(
     node: AsyncioNode,
 ) -> None:
-    async with node.map_stream(abs, range(5)) as stream:
-        steps = [asyncio.ensure_future(anext(stream)) for _ in range(3)]
-        await asyncio.sleep(0)
-        block_until_taken(stream, 3)
-        for step in steps:
-            step.cancel()
-        assert {type(each) for each in await asyncio.gather(*steps, return_exceptions=True)} == {
-            asyncio.CancelledError
-        }
-        assert [part async for part in stream] == [0, 1, 2, 3, 4]
+    quiet = await node.spawn(Quiet)
+
+    def block_until_quiet() -> None:
+        done = threading.Event()
+        node.send(quiet, done)
+        assert done.wait(20)
+
+    async def read_after_a_cancellation(stream: Any, got: list[int]) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await anext(stream)
+        got.append(await anext(stream))
+
+    for _ in range(5):
+        got: list[int] = []
+        async with node.map_stream(same, range(5)) as stream:
+            reading = [read_after_a_cancellation(stream, got) for _ in range(3)]
+            readers = [asyncio.ensure_future(each) for each in reading]
+            await asyncio.sleep(0)
+            block_until_quiet()
+            for reader in reversed(readers):
+                reader.cancel()
+                # The node begins the next step of this reader before another is cancelled.
+                asyncio.get_running_loop().call_soon(block_until_quiet)
+            await asyncio.gather(*readers)
+            assert got == [0, 1, 2]
+            assert [part async for part in stream] == [3, 4]
+
+
+@on_asyncio
+async def test_steps_that_wait_together_get_their_parts_in_order(node: AsyncioNode) -> None:
+    for _ in range(10):
+        async with node.map_stream(same, range(5)) as stream:
+            assert await asyncio.gather(*[anext(stream) for _ in range(5)]) == [0, 1, 2, 3, 4]
 
 
 @on_asyncio
