@@ -15,13 +15,17 @@ from .._core.vocabulary.text import text_of
 from ..tasks.function import Work
 from .cron import Cron
 
-__all__ = ["STEP", "Batch", "Job", "JobInfo", "PlannedJob"]
+__all__ = ["RELEASED", "STEP", "Batch", "Job", "JobInfo", "PlannedJob"]
 
 _MOST: Final = 1000
 """Missed runs that are counted singly; the rest is dropped."""
 STEP: Final = timedelta(hours=1)
 """How far the clock may step back before jobs are planned again. Up to this step a job keeps its
 plan, so that no run is repeated; after a longer step it would rest too long.
+"""
+RELEASED: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""A moment before the first release. A clock that shows an earlier time is not set: a board without
+a battery starts in 1970.
 """
 
 
@@ -132,7 +136,12 @@ class PlannedJob:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.since = job.since
+        self.known: list[datetime] = [] if job.since is None else [job.since]
+        """The last runs of earlier programs, until a run of this program is later."""
+        self.begun: datetime | None = None
+        """When this program began with the job."""
+        self.ran: datetime | None = None
+        """Up to which moment this program has run the job."""
         self.queue: deque[datetime | None] = deque()
         """The times of runs that wait for the previous run; None for one without a time."""
         self.runs: int = 0
@@ -145,29 +154,75 @@ class PlannedJob:
         """Does a run wait for the previous run?"""
         return self.job.to is None and self.job.overlap is Job.Overlap.QUEUE
 
-    def plan(self, now: datetime, due: datetime, delay: float, later: datetime | None) -> None:
-        """Set the next run. A last run that lies ``later`` is ignored until the clock is there."""
-        self.made = now
+    def plan(self, now: datetime, clock: float, delay: float) -> bool:
+        """Set the next run: after the last run, or else after the beginning. ``clock`` is the clock
+        of the node, which is never set. False if a last run in the future is ignored.
+        """
+        if self.begun is None:
+            self.begun = now
+        past = [moment for moment in self.known if moment <= now + STEP]
+        base = max(past, default=self.begun)
+        due = self._next_after(base)
+        # Runs up to then are settled: a later program can miss those after it.
+        self.settled = base if self.ran is None or due < self.ran else max(base, self.ran)
+        self._set(now, clock, due, delay)
+        return len(past) == len(self.known)
+
+    def _set(self, now: datetime, clock: float, due: datetime, delay: float) -> None:
+        self.made, self.made_at = now, clock
         self.due = due
         self.delay = delay
         self.fire: datetime = due.astimezone(UTC) + timedelta(seconds=delay)
-        self.later = later
+        self.later = [moment for moment in self.known if moment > now + STEP]
+
+    def _next_after(self, moment: datetime) -> datetime:
+        due = self.job.cron.next_after(moment)
+        if self.begun is not None and self.ran is not None and self.begun < due <= self.ran:
+            due = self.job.cron.next_after(self.ran)  # this program has run what was due meanwhile
+        return due
 
     def is_ahead(self, now: datetime) -> bool:
         """Was the clock set back since the plan was made?"""
         return self.made > now + STEP and self.due > now
 
-    def is_stale(self, now: datetime) -> bool:
-        """Does the clock call for another plan?"""
-        return self.is_ahead(now) or (self.later is not None and self.later <= now)
+    def begin_again(self) -> None:
+        """Forget the moments of a clock that was ahead."""
+        self.begun = self.ran = None
 
-    def batch(self, now: datetime, *, is_running: bool) -> "Batch":
+    def was_behind(self, now: datetime, clock: float) -> bool:
+        """Was the clock set forward since the plan was made, and showed a wrong time before: one
+        before the first release, or before a last run that is past now? A machine that slept looks
+        the same but for that. If the clock has reached a last run by itself, the run was of a clock
+        that was ahead, and counts no more.
+        """
+        is_set = self._step(now, clock) > STEP
+        if is_set and self.made < RELEASED:
+            return True
+        reached = [moment for moment in self.later if moment <= now]
+        if reached and not is_set:
+            self.known = [moment for moment in self.known if moment not in reached]
+            self.later = [moment for moment in self.later if moment not in reached]
+        return is_set and bool(reached)
+
+    def move(self, now: datetime, clock: float) -> None:
+        """Let the moments of this program follow the clock, which was behind."""
+        step = self._step(now, clock)
+        assert self.begun is not None
+        self.begun += step
+        if self.ran is not None:
+            self.ran += step
+        self.queue = deque(due and due + step for due in self.queue)
+
+    def _step(self, now: datetime, clock: float) -> timedelta:
+        return now - self.made - timedelta(seconds=clock - self.made_at)
+
+    def batch(self, now: datetime, clock: float, *, is_running: bool) -> "Batch":
         """The runs that are due."""
         job = self.job
-        dues, following = [self.due], job.cron.next_after(self.due)
+        dues, following = [self.due], self._next_after(self.due)
         while following <= now and len(dues) < _MOST:
             dues.append(following)
-            following = job.cron.next_after(following)
+            following = self._next_after(following)
         if following <= now:
             following = job.cron.next_after(now)
         if job.missed is Job.MissedRuns.ALL:
@@ -176,13 +231,14 @@ class PlannedJob:
             is_late = (now - dues[-1]).total_seconds() - self.delay > job.grace
             chosen = [] if job.missed is Job.MissedRuns.SKIP and is_late else dues[-1:]
         must_wait = self.queues and (is_running or bool(self.queue))
-        return Batch(self, now, chosen, len(dues) - len(chosen), following, must_wait)
+        return Batch(self, now, clock, chosen, len(dues) - len(chosen), following, must_wait)
 
-    def settle(self, now: datetime, batch: "Batch", delay: float) -> None:
+    def settle(self, batch: "Batch", delay: float) -> None:
         """Go on to the time after a batch of runs."""
-        self.since = None
+        self.ran = self.settled = batch.now
+        self.known = [moment for moment in self.known if moment > batch.now + STEP]
         self.skipped += batch.dropped
-        self.plan(now, batch.following, delay, None)
+        self._set(batch.now, batch.clock, batch.following, delay)
 
     def wait(self, due: datetime | None) -> None:
         """Let a run wait for the previous run."""
@@ -223,6 +279,8 @@ class Batch:
 
     planned: PlannedJob
     now: datetime
+    clock: float
+    """The clock of the node at that moment."""
     dues: list[datetime]
     """Those that run."""
     dropped: int

@@ -16,7 +16,7 @@ from ..actor import Actor
 from ..entity_handles import EntityHandle
 from ..methods import exposed
 from ..tasks.handle import Task, TaskResult
-from .job import STEP, Batch, Job, JobInfo, PlannedJob
+from .job import RELEASED, Batch, Job, JobInfo, PlannedJob
 from .run_notes import KnownRuns, NoteRuns
 
 __all__ = ["Scheduler"]
@@ -108,6 +108,12 @@ class Scheduler(Actor):
         self._born = self._process.kernel.clock.now()
         for job in self._given:
             self._planned[job.name] = PlannedJob(job)
+        if self._is_unset(now := self._now()):
+            self.log.warning(
+                "the clock of the system is not set: jobs run by it, and are planned again when it "
+                "is; until then no run is stored",
+                now=now.isoformat(),
+            )
         self._plan(self._planned.values())
         if self._last_runs is not None:
             if self._process.name is None:
@@ -128,6 +134,8 @@ class Scheduler(Actor):
         for the rule ``overlap`` of the new job.
         """
         planned = PlannedJob(_rejecting(job))
+        if job.name in self._settled:
+            self._learn(planned)
         self._planned[job.name] = planned
         self._plan([planned])
         self._turn()
@@ -192,7 +200,10 @@ class Scheduler(Actor):
             self._settled.update(
                 (name, moment) for name, moment in known.items() if name not in self._forgotten
             )
-            self._plan(each for each in self._planned.values() if each.job.name in self._settled)
+            stored = [each for each in self._planned.values() if each.job.name in self._settled]
+            for planned in stored:
+                self._learn(planned)
+            self._plan(stored)
         else:
             self._take_notes(turn.notes)
             self._begin_all(turn)
@@ -209,6 +220,9 @@ class Scheduler(Actor):
             return datetime.now(UTC)
         passed = self._process.kernel.clock.now() - self._born
         return self._start.astimezone(UTC) + timedelta(seconds=passed)
+
+    def _learn(self, planned: PlannedJob) -> None:
+        planned.known.append(datetime.fromtimestamp(self._settled[planned.job.name], UTC))
 
     def _turn(self) -> None:
         """Begin the runs that are due. With a store, note them first: a run that is in progress
@@ -236,22 +250,27 @@ class Scheduler(Actor):
         self._store.request(request, timeout=None)
 
     def _next_turn(self) -> _Turn:
-        now = self._now()
+        now, clock = self._now(), self._process.kernel.clock.now()
         self._forgotten -= self._planned.keys()
         notes: dict[str, float | None] = dict.fromkeys(self._forgotten)
+        moments = dict[str, float]()
         heads, batches = list[PlannedJob](), list[Batch]()
         for name, planned in self._planned.items():
             if name not in self._settled:
-                notes[name] = planned.made.timestamp()  # runs from then on can be missed
+                moments[name] = planned.settled.timestamp()  # runs from then on can be missed
             if planned.queue and not self._running.get(name):
                 heads.append(planned)
                 if (due := planned.queue[0]) is not None:
-                    notes[name] = due.timestamp()
+                    moments[name] = due.timestamp()
             if planned.fire <= now:
-                batch = planned.batch(now, is_running=bool(self._running.get(name)))
+                batch = planned.batch(now, clock, is_running=bool(self._running.get(name)))
                 batches.append(batch)
                 if not batch.must_wait:
-                    notes[name] = batch.moment()
+                    moments[name] = batch.moment()
+        # The moments of a clock that is not set would hide the last run that is stored, and a later
+        # program would catch up everything since then.
+        if not self._is_unset(now):
+            notes |= moments
         return _Turn(batches, heads, notes)
 
     def _take_notes(self, notes: dict[str, float | None]) -> None:
@@ -270,7 +289,7 @@ class Scheduler(Actor):
         for batch in turn.batches:
             planned = batch.planned
             if self._planned.get(planned.job.name) is planned:
-                planned.settle(batch.now, batch, self._delay(planned.job))
+                planned.settle(batch, self._delay(planned.job))
                 for number, due in enumerate(batch.dues):
                     if planned.queues and (batch.must_wait or number):
                         planned.wait(due)
@@ -279,35 +298,41 @@ class Scheduler(Actor):
 
     def _follow_clock(self) -> None:
         """Plan the jobs again that were planned by another clock."""
-        now = self._now()
-        stale = [planned for planned in self._planned.values() if planned.is_stale(now)]
-        ahead = [planned.job.name for planned in stale if planned.is_ahead(now)]
-        if ahead:
-            self.log.warning(
-                "the clock was set back; jobs are planned again", jobs=", ".join(ahead)
-            )
-        self._plan(stale, is_warned=bool(ahead))
+        now, clock = self._now(), self._process.kernel.clock.now()
+        ahead = [planned for planned in self._planned.values() if planned.is_ahead(now)]
+        behind = [planned for planned in self._planned.values() if planned.was_behind(now, clock)]
+        for planned in ahead:
+            planned.begin_again()
+        for planned in behind:
+            planned.move(now, clock)
+            # What this program has run is to be stored by the present clock.
+            self._settled.pop(planned.job.name, None)
+        for stale, direction in (ahead, "back"), (behind, "forward"):
+            if stale:
+                self._plan(stale, is_warned=True)
+                self.log.warning(
+                    f"the clock was set {direction}; jobs are planned again",
+                    jobs=", ".join(planned.job.name for planned in stale),
+                )
 
     def _plan(self, jobs: Iterable[PlannedJob], *, is_warned: bool = False) -> None:
         """Plan the next runs: after the last known run, or else from now on."""
-        now = self._now()
-        ignored: list[str] = []
-        for planned in jobs:
-            job, known = planned.job, [] if planned.since is None else [planned.since]
-            if job.name in self._settled:
-                known.append(datetime.fromtimestamp(self._settled[job.name], UTC))
-            past = [moment for moment in known if moment <= now + STEP]
-            later = [moment for moment in known if moment > now + STEP]
-            if later:
-                ignored.append(job.name)
-            due = job.cron.next_after(max(past, default=now))
-            planned.plan(now, due, self._delay(job), min(later, default=None))
-        if ignored and not is_warned:
+        now, clock = self._now(), self._process.kernel.clock.now()
+        ignored = [
+            planned.job.name
+            for planned in jobs
+            if not planned.plan(now, clock, self._delay(planned.job))
+        ]
+        if ignored and not (is_warned or self._is_unset(now)):
             self.log.warning(
                 "last runs in the future are ignored: the clock was wrong then, or is wrong now",
                 jobs=", ".join(ignored),
                 now=now.isoformat(),
             )
+
+    def _is_unset(self, now: datetime) -> bool:
+        """Does the clock of the system show a time that is past for sure?"""
+        return self._start is None and now < RELEASED
 
     def _delay(self, job: Job) -> float:
         if self._random is None:
