@@ -248,10 +248,8 @@ async def _wait_for_init(process: Process, context: Context) -> None:
         raise process.reason.error
     # Raise also if init swallowed the cancellation: it returned too late, and so has failed.
     if (scope.cancel_called or abandonable.abandoned) and not isinstance(process.reason, Killed):
-        group = getattr(process, "thread_group", None)
-        holder = None if group is None else group.holder()
-        waits = holder is not None and holder is not process
-        raise InitTimeoutError(process.callbacks.behaviour, timeout, holder if waits else None)
+        holder = getattr(process, "kept_out_by", None)  # of a process with threads
+        raise InitTimeoutError(process.callbacks.behaviour, timeout, holder)
     turn.interrupt_by(None)
 
 

@@ -80,7 +80,7 @@ class DispatchedProcess(Process):
 
     __slots__ = (
         *("_changed", "_hop", "_serves", "_waiting"),
-        *("thread_group", "hopping", "hurries"),
+        *("thread_group", "hopping", "hurries", "kept_out_by"),
     )
 
     def __init__(
@@ -99,6 +99,8 @@ class DispatchedProcess(Process):
         self._serves = "handle_call" if "handle_call" in callbacks.defined else "handle_message"
         """The callback without which a process that waits for this one waits forever."""
         self.thread_group: ThreadGroup | None = None
+        self.kept_out_by: Any = None
+        """The process that held the thread when this one gave up a callback which had not begun."""
         self._waiting: Any = None
         super().__init__(kernel, callbacks.with_asynchronous(self.hopping), options, parent)
         self.hurries = False
@@ -239,8 +241,11 @@ class DispatchedProcess(Process):
                 elif hop.job.outcome is None:
                     await hop.sleep()
         except BaseException:
-            if hop.leave() and handling is not None:
-                self._put_back(lane, handling)
+            holder = thread_group.holder()
+            if hop.leave():
+                self.kept_out_by = holder
+                if handling is not None:
+                    self._put_back(lane, handling)
             raise
         finally:
             self._hop = None

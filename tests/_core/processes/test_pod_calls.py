@@ -545,3 +545,27 @@ async def test_a_start_inside_a_held_pod_fails_with_the_name_of_the_holder() -> 
         told = await node.call(one, supervise, timeout=30)
 
         assert f"a callback of {process_of(node, one)} holds its thread" in told
+
+
+class Waiting(Doer):
+    async def init(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        await trio.sleep_forever()
+
+
+async def test_an_async_start_that_waits_beside_a_held_pod_names_no_holder() -> None:
+    child = ChildSpec("child", Waiting, dispatcher=POD, init_timeout=0.05)
+
+    def supervise(me: Doer) -> str:
+        try:
+            me.wait_for(me.node.supervise([child]))
+        except InitTimeoutError as error:
+            return str(error)
+        return "served"
+
+    async with running_node() as node:
+        [one] = await spawned(node, 1)
+
+        told = await node.call(one, supervise, timeout=30)
+
+        assert "init of Waiting took more than 0.05 s" in told
+        assert "holds its thread" not in told
