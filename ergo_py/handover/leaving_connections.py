@@ -46,6 +46,8 @@ _UNDER_WAY: Final = 2
 """Batches that the successor has not answered: it starts the sessions of one while this program
 collects the next. With more of them, connections would wait in the channel.
 """
+_QUEUE: Final = 3.0
+"""Seconds for the handshakes and the queue of a server that has a socket of its own."""
 _LOOK: Final = 0.005
 """Seconds between two looks at a connection that is not ready."""
 _LOOKS: Final = 50
@@ -291,7 +293,7 @@ class LeavingConnections:
         for listener in listeners_of(self._kernel):
             if not listener.is_draining:
                 self._drained.append(listener)
-            await listener.begin_drain(is_replaced=True)
+            await listener.begin_drain(_QUEUE, is_replaced=True)
             why = self._why_all_stay(listener, taken)
             for connection in listener.open_connections():
                 number += 1

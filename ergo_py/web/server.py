@@ -303,13 +303,13 @@ class WebServer(Listener):
             self._waiting.end_all()
         return super()._stop_accepting()
 
-    async def begin_drain(self, *, is_replaced: bool = False) -> None:
+    async def begin_drain(self, seconds: float, *, is_replaced: bool = False) -> None:
         """Accept no further connections, and end those that wait for a request. With
         ``is_replaced``, WebSockets may move to the next program; a later drain ends those that have
         not.
         """
         self._site.begin_drain(is_replaced=is_replaced)
-        await super().begin_drain(is_replaced=is_replaced)
+        await super().begin_drain(seconds, is_replaced=is_replaced)
         if self._waiting is not None:
             self._waiting.end_all()
         for connection in list(self._open):

@@ -259,7 +259,7 @@ async def test_a_server_that_was_drained_before_does_not_accept_again(
 ) -> None:
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
         (server,) = listeners_of(kernel_of(old.node))
-        await server.begin_drain()
+        await server.begin_drain(1.0)
         await succeed_and_end(late_move)
         await reports.has_failed.wait()
         assert server.is_draining
@@ -270,7 +270,7 @@ async def test_a_server_that_a_process_drains_meanwhile_does_not_accept_again(
 ) -> None:
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
         (server,) = listeners_of(kernel_of(old.node))
-        await server.begin_drain(is_replaced=True)
+        await server.begin_drain(1.0, is_replaced=True)
         assert await old.node.call(server.id, Drain(1.0)) == 0
         server.accept_again()
         assert server.is_draining

@@ -15,6 +15,7 @@ import trio
 
 from ergo_py import PID, Alias, Node, Reject, SpawnError
 from ergo_py.meta.readers import ReaderKind
+from ergo_py.meta.sockets.handshakes import handshakes_at
 from ergo_py.meta.sockets.messages import TCPData, TCPSend
 from ergo_py.meta.sockets.streams.connection import StreamConnection
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
@@ -27,7 +28,9 @@ __all__ = [
     "Mail",
     "MovableClock",
     "Wire",
+    "dial_with_late_ack",
     "echo",
+    "needs_handshakes",
     "needs_ipv6",
     "serve",
     "spawn_meta",
@@ -48,6 +51,26 @@ def _has_ipv6() -> bool:
 
 
 needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+
+
+def _lists_handshakes() -> bool:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return handshakes_at(listening) is not None
+
+
+needs_handshakes = pytest.mark.skipif(
+    not _lists_handshakes(), reason="this system does not list handshakes"
+)
+
+
+def dial_with_late_ack(address: tuple[str, int]) -> trio.SocketStream:
+    """A client whose system sends the last ACK of the handshake with the first data, or after 0.2
+    seconds. Until then the connection is not in the queue of the server.
+    """
+    sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+    sock.connect(address)
+    return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
 
 
 class MovableClock(trio.abc.Clock):

@@ -27,8 +27,9 @@ from ..._core.vocabulary.errors import NodeStoppedError, NotAllowedError, SpawnE
 from ..._core.vocabulary.options import MetaOptions
 from ..._core.vocabulary.reasons import Shutdown
 from ..receivers import Plan, make_actor, make_actor_at_once, starts_at_once
-from .messages import Address, Endpoint, WhenFull
-from .socket_setup import OUT_OF_RESOURCES, describe, drop_new_peers
+from .handshakes import drop_new_peers, handshakes_at
+from .messages import WhenFull
+from .socket_setup import OUT_OF_RESOURCES, describe
 from .streams.connection import StreamConnection
 
 if TYPE_CHECKING:
@@ -53,7 +54,13 @@ _TURN: Final = 0.004
 without tasks.
 """
 _HANDSHAKE: Final = 0.25
-"""Seconds for the handshakes under way when a server drains: most round trips take less."""
+"""Seconds for the handshakes under way when a server drains, if the system does not tell whether
+there are any: most round trips take less.
+"""
+_LOOKS: Final = (0.002, 0.05)
+"""The first and the longest pause, in seconds, between two looks at handshakes. A look takes about
+half a millisecond.
+"""
 _AT_ONCE: Final = 128
 """How many connections may wait for their sessions to start. With 64, a crowd of a hundred was
 accepted in two turns of a busy loop; asyncio accepts it in one.
@@ -91,11 +98,6 @@ _PASSING: Final = frozenset(
 
 Accepted = tuple[socket.socket, object]
 """A socket, and the address of its peer."""
-
-
-def _is_loopback(local: Address) -> bool:
-    """Whether each handshake is complete at once."""
-    return isinstance(local, Endpoint) and (local.host == "::1" or local.host.startswith("127."))
 
 
 class Acceptor:
@@ -233,34 +235,58 @@ class Acceptor:
             return 0.0 if taken else self.pause_after(error)
         return 0.0
 
-    async def adopt_queue(self, shut_down: Callable[[], None]) -> None:
-        """Adopt all connections that wait in the system, and shut the socket down.
+    async def adopt_queue(self, shut_down: Callable[[], None], seconds: float) -> None:
+        """Adopt all connections that wait in the system, and shut the socket down: after at most so
+        many seconds, or as soon as the server ends.
 
         A TCP socket that is shut down resets those that wait, and those whose handshake is not
-        complete. So new connections are dropped first, then those that wait are accepted. A Unix
-        socket keeps those that wait, and refuses others.
+        complete. So new connections are dropped first, then the handshakes that have begun become
+        complete, then those that wait are accepted. A Unix socket has no handshakes, keeps those
+        that wait, and refuses others.
         """
-        server = self._server
+        server, sock = self._server, self._server._socket
         waiting: deque[Accepted] = deque()
-        if server._socket.family == socket.AF_UNIX:
+        under_way: frozenset[bytes] | None = frozenset()
+        if sock.family == socket.AF_UNIX:
             shut_down()
         else:
-            drop_new_peers(server._socket)
-            if not _is_loopback(server._local):
-                await trio.sleep(_HANDSHAKE)
+            drop_new_peers(sock)
+            under_way = handshakes_at(sock)
+            if under_way is None:
+                await trio.sleep(min(_HANDSHAKE, seconds))
+        end, pause = trio.current_time() + seconds, _LOOKS[0]
+        try:
+            # Accept after the look: a handshake that is not under way any more is in the queue.
+            while not self._empty_queue(waiting) or under_way:
+                if server._closing.is_shut or trio.current_time() >= end:
+                    break
+                await self._adopt_all(waiting)
+                await trio.sleep(pause)
+                pause = min(2 * pause, _LOOKS[1])
+                if under_way:
+                    under_way &= handshakes_at(sock) or frozenset()
+            shut_down()
+            await self._adopt_all(waiting)
+        finally:
+            for accepted, _ in waiting:
+                accepted.close()
+
+    def _empty_queue(self, waiting: deque[Accepted]) -> bool:
+        """Accept all connections that wait in the system. False if there may be more."""
         try:
             while True:
-                waiting.append(server._socket.accept())
-        except OSError:  # no more are waiting, or the system is out of descriptors
-            shut_down()
-        try:
-            while waiting:
-                for _ in range(min(_SLOW_IN_TURN, len(waiting))):
-                    self._adopt(waiting.popleft())
-                await trio.lowlevel.checkpoint()
-        finally:
-            for sock, _ in waiting:
-                sock.close()
+                waiting.append(self._server._socket.accept())
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            # A socket that is shut down, and empty, has another error.
+            return error.errno not in OUT_OF_RESOURCES | _PASSING
+
+    async def _adopt_all(self, waiting: deque[Accepted]) -> None:
+        while waiting:
+            for _ in range(min(_SLOW_IN_TURN, len(waiting))):
+                self._adopt(waiting.popleft())
+            await trio.lowlevel.checkpoint()
 
     def pause_after(self, error: OSError) -> float:
         """Seconds to pause after a failed ``accept``. Raises an error that ends the server."""

@@ -390,12 +390,13 @@ class Listener(MetaProcess):
         if not isinstance(request, Drain):
             raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
         self._closing.is_asked = True
-        await self.begin_drain()
+        end = self._now() + request.timeout
+        await self.begin_drain(request.timeout)
         if not self._open:
             return 0
         self._closing.drains.append(caller)
         self._meta.kernel.clock.arm_call(
-            Deadline(partial(self._end_drain, caller)), request.timeout
+            Deadline(partial(self._end_drain, caller)), max(0.0, end - self._now())
         )
         return NO_REPLY
 
@@ -404,11 +405,11 @@ class Listener(MetaProcess):
         """Whether the server ends in order, and accepts no further connections."""
         return self._closing.is_draining
 
-    async def begin_drain(self, *, is_replaced: bool = False) -> None:
+    async def begin_drain(self, seconds: float, *, is_replaced: bool = False) -> None:
         """Accept no further connections; with ``is_replaced``, the next program accepts them. Those
         in the queue of the system are left to the other holders of a shared socket; a server with a
         socket of its own still accepts them, since the system would reset them, even if it has more
-        than ``max_connections`` then.
+        than ``max_connections`` then. That takes at most ``seconds``.
         """
         if self._closing.is_draining or self._closing.is_shut:
             return
@@ -417,7 +418,7 @@ class Listener(MetaProcess):
         if self._is_shared:
             self._wake_acceptor()
         else:
-            await self._acceptor.adopt_queue(self._wake_acceptor)
+            await self._acceptor.adopt_queue(self._wake_acceptor, seconds)
         self._wait.ring()
         if not self._reads_in_task:
             await self._acceptor.is_quiet.wait()

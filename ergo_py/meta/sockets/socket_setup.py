@@ -1,6 +1,5 @@
 """Functions that open sockets and set them up."""
 
-import ctypes
 import errno
 import os
 import socket
@@ -30,7 +29,6 @@ __all__ = [
     "count_unacknowledged",
     "describe",
     "discard_input",
-    "drop_new_peers",
     "endpoint",
     "open_listener",
     "prepare",
@@ -415,33 +413,6 @@ def discard_input(sock: socket.socket) -> None:
                 return
     except BlockingIOError:  # nothing is left
         return
-
-
-_NO_SYN: Final = (
-    (0x30, 0, 0, 13),  # the flags of the segment
-    (0x54, 0, 0, 0x12),  # SYN and ACK
-    (0x15, 0, 1, 0x02),  # SYN alone: a new connection
-    (0x06, 0, 0, 0),  # drop it
-    (0x06, 0, 0, 2**32 - 1),  # keep any other
-)
-"""A filter of Linux (classic BPF) that drops the first segment of each new connection."""
-_ATTACH_FILTER: Final = 26
-"""``SO_ATTACH_FILTER`` of Linux, which the module ``socket`` lacks."""
-
-
-def drop_new_peers(sock: socket.socket) -> None:
-    """Let a listening TCP socket drop the first segment of new connections, where the system can:
-    they try again a second later, and reach another server at the port if this one is gone.
-    Connections that have begun become complete.
-    """
-    if not _ON_LINUX or sock.family not in INET:
-        return
-    steps = ctypes.create_string_buffer(b"".join(pack("HBBI", *step) for step in _NO_SYN))
-    program = pack("HP", len(_NO_SYN), ctypes.addressof(steps))
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
-    except OSError:  # the system does not allow it
-        pass
 
 
 def abort_on_close(sock: socket.socket) -> None:

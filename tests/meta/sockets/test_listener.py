@@ -1,7 +1,6 @@
 """Servers: accepting, limits, receivers, and how everything ends with them."""
 
 import errno
-import select
 import socket
 import subprocess
 import sys
@@ -45,18 +44,27 @@ from ergo_py.meta.sockets.messages import (
     TCPDisconnected,
     TCPSend,
 )
-from ergo_py.meta.sockets.socket_setup import drop_new_peers
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.actors import Puppet
 from tests.meta.support import connections_under_way, meta_of, pause_after, replace_logger
-from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
+from tests.meta.wires import (
+    Ear,
+    Mail,
+    Wire,
+    dial_with_late_ack,
+    echo,
+    needs_handshakes,
+    needs_ipv6,
+    serve,
+    spawn_meta,
+    until,
+    wired_node,
+)
 from tests.support import replace_private
 
 _word: ContextVar[str] = ContextVar("_word", default="of no server")
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
-_DETACH_FILTER = 27
-"""``SO_DETACH_FILTER`` of Linux: without a filter it fails with ENOENT."""
 
 # -- limits ----------------------------------------------------------------------------------------
 
@@ -210,8 +218,8 @@ class Unlucky(socket.socket):
 
 
 class UnluckyServer(TCPServer):
-    def __init__(self, errors: list[int], reader: ReaderKind) -> None:
-        super().__init__(reader=reader)
+    def __init__(self, errors: list[int], reader: ReaderKind, **options: Any) -> None:
+        super().__init__(reader=reader, **options)
         self.to_come = errors
 
     async def _listen(self) -> socket.socket:
@@ -1602,24 +1610,121 @@ async def test_a_drain_waits_for_the_peers_that_the_thread_has_accepted(
     assert answers == [0]
 
 
-async def test_handshakes_of_peers_far_away_have_time_to_become_complete(
+@needs_handshakes
+@pytest.mark.parametrize("reader", ["thread", "task"])
+@pytest.mark.parametrize(
+    "host, peer_host",
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        pytest.param("::1", "::1", marks=needs_ipv6),
+        pytest.param("::", "127.0.0.1", marks=needs_ipv6),
+    ],
+)
+async def test_a_drain_serves_peers_with_a_late_last_ack(
+    reader: ReaderKind, host: str, peer_host: str
+) -> None:
+    answers: list[object] = []
+    async with wired_node() as node, trio.open_nursery() as nursery:
+        owner = await node.spawn(Ear, Mail(), echo)
+        server = TCPServer(host, reader=reader)
+        await spawn_meta(node, owner, server)
+        peers = [dial_with_late_ack((peer_host, server.local.port)) for _ in range(3)]
+
+        async def drain() -> None:
+            answers.append(await node.call(server.id, Drain(60.0), timeout=None))
+
+        nursery.start_soon(drain)
+        await until(lambda: server.is_draining)
+        for peer in peers:
+            await peer.send_all(b"hello")
+            assert await peer.receive_some() == b"hello"
+            await peer.aclose()
+
+    assert answers == [0]
+
+
+async def test_a_drain_accepts_after_the_last_handshake_and_ignores_later_handshakes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slept: list[float] = []
+    looks = [frozenset({b"a", b"b"}), frozenset({b"b", b"c"}), frozenset({b"c"})]
+    seen: list[bool] = []
 
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
+    def look(sock: socket.socket) -> frozenset[bytes]:
+        seen.append(bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)))
+        return looks.pop(0)
 
+    monkeypatch.setattr("ergo_py.meta.sockets.acceptor.handshakes_at", look)
     async with wired_node() as node:
         owner = await node.spawn(Ear, Mail())
-        for host in ("127.0.0.1", "0.0.0.0"):
-            server = TCPServer(host, reader="task")
+        server = TCPServer(reader="task")
+        await spawn_meta(node, owner, server)
+
+        assert await node.call(server.id, Drain(60.0), timeout=None) == 0
+
+    assert seen == [True] * 3
+
+
+async def test_a_drain_waits_for_handshakes_no_longer_than_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forever = frozenset({b"a"})
+    monkeypatch.setattr("ergo_py.meta.sockets.acceptor.handshakes_at", lambda sock: forever)
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail())
+        server = TCPServer(reader="task")
+        await spawn_meta(node, owner, server)
+
+        assert await node.call(server.id, Drain(0.05), timeout=None) == 0
+        with socket.socket() as late, pytest.raises(ConnectionRefusedError):
+            late.connect(server.local)
+
+
+async def test_handshakes_have_a_moment_where_the_system_does_not_tell_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Trio:
+        Event = trio.Event
+        lowlevel = trio.lowlevel
+        current_time = staticmethod(trio.current_time)
+
+        @staticmethod
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+    slept: list[float] = []
+    monkeypatch.setattr("ergo_py.meta.sockets.acceptor.handshakes_at", lambda sock: None)
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail())
+        for timeout in (1.0, 0.1):
+            server = TCPServer(reader="thread")
             await spawn_meta(node, owner, server)
             with monkeypatch.context() as patch:
-                patch.setattr("ergo_py.meta.sockets.acceptor.trio.sleep", sleep)
-                assert await node.call(server.id, Drain(1.0)) == 0
+                patch.setattr("ergo_py.meta.sockets.acceptor.trio", Trio)
+                assert await node.call(server.id, Drain(timeout)) == 0
 
-    assert slept == [0.25]
+    assert slept == [0.25, 0.1]
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ECONNABORTED])
+async def test_a_drain_serves_the_queue_although_accept_fails_for_a_while(error: int) -> None:
+    async with wired_node() as node, trio.open_nursery() as nursery:
+        mail = Mail()
+        owner = await node.spawn(Ear, mail, echo)
+        server = UnluckyServer([], "task", max_connections=1)
+        await spawn_meta(node, owner, server)
+        first = await trio.open_tcp_stream(*server.local)
+        await mail.wait_for(TCPConnected)
+        waiting = [await trio.open_tcp_stream(*server.local) for _ in range(3)]
+        server.to_come += [error, 0, error]
+
+        nursery.start_soon(partial(node.call, server.id, Drain(60.0), timeout=None))
+        for peer in waiting:
+            await peer.send_all(b"hello")
+            assert await peer.receive_some() == b"hello"
+        for peer in (first, *waiting):
+            await peer.aclose()
+
+    assert server.to_come == []
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
@@ -1650,24 +1755,27 @@ async def test_no_fresh_connection_is_reset_while_servers_are_replaced(
                 assert cut == 0
 
 
-def test_a_draining_socket_takes_no_new_peer_and_keeps_those_in_its_queue() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                pytest.skip("the system has no filters of sockets")
-        with (
-            socket.create_connection(listening.getsockname(), timeout=60) as early,
-            socket.socket() as late,
-        ):
-            drop_new_peers(listening)
-            late.setblocking(False)
-            late.connect_ex(listening.getsockname())
+@needs_handshakes
+@pytest.mark.parametrize("reader", ["thread", "task"])
+async def test_no_handshake_under_way_is_reset_while_servers_are_replaced_at_a_port(
+    reader: ReaderKind,
+) -> None:
+    async def serve_peers() -> None:
+        for peer in peers:
+            await peer.send_all(b"hello")
+            assert await peer.receive_some() == b"hello"
+            await peer.aclose()
 
-            # On loopback a connection that is not dropped is complete at once.
-            assert select.select([], [late], [], 0.1)[1] == []
-            accepted, _ = listening.accept()
-            with accepted:
-                accepted.sendall(b"welcome")
-                assert early.recv(7) == b"welcome"
+    async with wired_node() as node:
+        first = TCPServer(reader=reader, reuse_port=True)
+        owner, address = await node.spawn(Owner, first), first.local
+        for _ in range(3):
+            # Each of both servers gets some of them.
+            successor = await node.spawn(Owner, TCPServer(*address, reader=reader, reuse_port=True))
+            peers = [dial_with_late_ack(address) for _ in range(12)]
+            server = await node.call(owner, "alias")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve_peers)
+                assert await node.call(server, Drain(60.0), timeout=None) == 0
+            node.send_exit(owner, Shutdown())
+            owner = successor
