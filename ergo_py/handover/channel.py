@@ -31,7 +31,7 @@ import array
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -225,11 +225,19 @@ async def hand_over(
     sockets: Mapping[str, int],
     states: States,
     patience: float = PATIENCE,
+    former_sizes: Mapping[str, Mapping[int, int]] | None = None,
 ) -> Outcome:
-    """Hand the sockets and the states over to a successor, which has said its ``first`` line."""
+    """Hand the sockets and the states over to a successor, which has said its ``first`` line.
+
+    ``former_sizes`` are those of the buffers of sockets from before the first program.
+    """
     outcome = Outcome(True, "the next version has ended before it has taken over")
     try:
-        outcome = await _converse(channel, first, sockets, states, patience)
+        line: Line = {"sockets": list(sockets)}
+        if former_sizes:
+            line["former_sizes"] = former_sizes
+        part = Part(line, b"", tuple(sockets.values()))
+        outcome = await _converse(channel, first, part, states, patience)
     except OSError:  # the successor has ended
         pass
     finally:
@@ -239,10 +247,14 @@ async def hand_over(
 
 
 async def _converse(
-    channel: Channel, first: Line, sockets: Mapping[str, int], states: States, patience: float
+    channel: Channel,
+    first: Line,
+    sockets: Part,
+    states: States,
+    patience: float,
 ) -> Outcome:
     try:
-        turn = _check(first, sockets)
+        turn = _check(first, sockets.descriptors)
     except NotAllowedError as error:
         await channel.say({"failed": str(error)})
         return Outcome(True, str(error))
@@ -255,7 +267,7 @@ async def _converse(
         os.close(turn)
 
 
-def _check(first: Line, sockets: Mapping[str, int]) -> int:
+def _check(first: Line, sockets: Sequence[int]) -> int:
     """Make the turn of a successor.
 
     Raises:
@@ -278,12 +290,10 @@ def _check(first: Line, sockets: Mapping[str, int]) -> int:
         raise NotAllowedError(f"no descriptor is left for the turn: {error}") from None
 
 
-async def _agree(
-    channel: Channel, sockets: Mapping[str, int], states: States, patience: float
-) -> str:
+async def _agree(channel: Channel, sockets: Part, states: States, patience: float) -> str:
     """The steps before the turn."""
     with trio.move_on_after(patience) as scope:
-        await channel.say({"sockets": list(sockets)}, tuple(sockets.values()))
+        await channel.say(sockets.line, sockets.descriptors)
         said = await channel.hear()
         if not said.get("up"):
             return "the next version has ended before it was up"

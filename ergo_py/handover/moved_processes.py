@@ -32,6 +32,7 @@ from .._core.vocabulary.text import text_of
 from ..meta.readers import has_served
 from ..meta.sockets.listener import Listener
 from ..meta.sockets.streams.sessions import end_session
+from ..meta.sockets.udp import udp_servers_of
 from ..supervision.upgrade import Upgrade
 from .arriving_connections import ArrivingConnections
 from .channel import LARGEST, Channel, Line, Part
@@ -265,9 +266,11 @@ class Leaving:
         await self.connections.move(channel, self._servers, hangs)
 
     def accept_again(self) -> None:
-        """Accept connections as before the move: the successor has ended."""
+        """Accept connections as before the move, with the options of this program."""
         self.are_given = False
         self.connections.accept_again()
+        for server in udp_servers_of(self._kernel):
+            server.look_again()
 
     async def forward_sessions(self, channel: Channel) -> None:
         """Forward the messages to the sessions that have moved."""

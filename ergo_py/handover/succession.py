@@ -18,6 +18,7 @@ from .._core.vocabulary.text import text_of
 from ..control.socket_paths import peer_user
 from ..meta.inherited_sockets import InheritedSockets
 from ..meta.sockets.listener import listeners_of
+from ..meta.sockets.udp import udp_servers_of
 from ..node import Node
 from .channel import (
     PATIENCE,
@@ -129,7 +130,10 @@ class Succession:
                 raise
             names, descriptors = answer.get("sockets"), channel.take_descriptors()
             if isinstance(names, list) and len(names) == len(descriptors):
-                self._sockets.take_over(dict(zip(map(str, names), descriptors, strict=True)))
+                self._sockets.take_over(
+                    dict(zip(map(str, names), descriptors, strict=True)),
+                    _sizes_in(answer.get("former_sizes")),
+                )
                 self._predecessor = channel
                 return
             for number in descriptors:
@@ -184,6 +188,7 @@ class Succession:
             await self._hands_over.acquire()
         self._gives.cancel()
         if self._predecessor is not None:
+            self._sockets.is_left = True  # the predecessor goes on with its options
             # Last: a predecessor that goes on puts its own file back.
             self._predecessor.close()
         if self._failure is not None:
@@ -212,8 +217,8 @@ class Succession:
             node.stop()
             return False
         self._sockets.release()
-        for listener in listeners_of(kernel_of(node)):
-            listener.look_again()
+        for server in (*listeners_of(kernel_of(node)), *udp_servers_of(kernel_of(node))):
+            server.look_again()
         if predecessor is not None:
             with suppress(OSError):
                 await predecessor.say({"mine": True})
@@ -417,7 +422,10 @@ class Succession:
         """Hand over to a successor."""
         with suppress(OSError):  # not all file systems have second names
             os.link(self._path, second)
-        outcome = await hand_over(channel, first, self._sockets.to_hand_over(), leaving)
+        sockets = self._sockets
+        outcome = await hand_over(
+            channel, first, sockets.to_hand_over(), leaving, former_sizes=sockets.former_sizes
+        )
         if outcome.goes_on and not self._is_ending:  # `end` has removed the file for good
             with suppress(OSError):
                 os.rename(second, self._path)
@@ -431,7 +439,7 @@ class Succession:
         """
         if hangs:
             node.log.error("the next version hangs", reason=hangs)
-        self._is_succeeded = True
+        self._is_succeeded = self._sockets.is_left = True
         self._next.report(
             {
                 "sockets": sorted(self._sockets.to_hand_over()),
@@ -467,7 +475,7 @@ class Succession:
                     return False
                 os.rename(second, self._path)
         leaving.accept_again()
-        self._is_succeeded = False
+        self._is_succeeded = self._sockets.is_left = False
         self._say()
         return True
 
@@ -539,6 +547,18 @@ def _takes_turn(turns: list[int]) -> bool:
     finally:
         for turn in turns:
             os.close(turn)
+
+
+def _sizes_in(value: object) -> dict[str, dict[int, int]]:
+    """The sizes of buffers from before the first program, by the name of the socket, in a line of
+    the predecessor.
+    """
+    found = value if isinstance(value, dict) else {}
+    return {
+        str(name): {int(option): size for option, size in sizes.items() if isinstance(size, int)}
+        for name, sizes in found.items()
+        if isinstance(sizes, dict) and all(map(str.isdecimal, sizes))
+    }
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

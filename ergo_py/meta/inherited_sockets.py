@@ -45,10 +45,16 @@ class InheritedSockets:
         """The descriptors of the sockets that a predecessor has handed over, or that servers of
         this program have opened for a successor.
         """
+        self.former_sizes: dict[str, dict[int, int]] = {}
+        """The sizes of buffers from before the first server, of this program or of a former one, by
+        the name of the socket.
+        """
         self.keeps: bool = False
         """Whether the sockets that servers open under a name are kept for a successor."""
         self.is_held: bool = False
         """Whether the servers accept no connection yet: the predecessor still serves."""
+        self.is_left: bool = False
+        """Whether another program goes on with the sockets: their options are its own."""
         self._other_pid = pid if pid and pid != str(os.getpid()) else ""
         """The process that got the sockets, if it is another."""
         if not pid or self._other_pid or not count.isdecimal() or len(count) > _DIGITS:
@@ -85,11 +91,14 @@ class InheritedSockets:
         """Keep a copy of a socket that a server has opened under a name."""
         self._kept[name] = os.dup(sock.fileno())
 
-    def take_over(self, descriptors: Mapping[str, int]) -> None:
+    def take_over(
+        self, descriptors: Mapping[str, int], former_sizes: Mapping[str, dict[int, int]]
+    ) -> None:
         """Take the sockets of a predecessor, and hold the servers until :meth:`release`: if this
         program does not start, no connection is lost with it.
         """
         self._kept |= descriptors
+        self.former_sizes |= former_sizes
         self.is_held = True
 
     def release(self) -> None:

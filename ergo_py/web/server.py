@@ -19,7 +19,13 @@ from ..meta.receivers import Receivers
 from ..meta.sockets.listener import Listener
 from ..meta.sockets.messages import Endpoint, WhenFull, WhenSlow
 from ..meta.sockets.options import StreamOptions
-from ..meta.sockets.socket_setup import INET, GivenSocket, endpoint, open_listener
+from ..meta.sockets.socket_setup import (
+    INET,
+    GivenSocket,
+    endpoint,
+    of_address,
+    open_listener,
+)
 from ..meta.sockets.tcp import check_endpoint
 from ..meta.sockets.tls import TLSFiles
 from .connection import WebConnection
@@ -208,6 +214,9 @@ class WebServer(Listener):
 
     def _address(self, sock: socket.socket) -> Endpoint:
         return endpoint(sock.getsockname())
+
+    def _properties(self, sock: socket.socket) -> dict[str, tuple[object, object]]:
+        return of_address(sock, self._host, self._port, self._reuse_port, self._dual_stack)
 
     def _make(self, sock: socket.socket, address: object) -> WebConnection:
         return WebConnection(self, self._options, self._site, sock, address)

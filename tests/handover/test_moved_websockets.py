@@ -265,9 +265,12 @@ async def test_a_websocket_that_cannot_move_is_closed_with_the_code_of_a_restart
         ((found, count),) = taken.fields["staying"].items()
         assert found.startswith(why)
         assert count == 1
-        assert [record.fields["error"] for record in new.log] == (
-            [CAUSES[case]] if case in CAUSES else []
-        )
+        assert errors_of(new) == ([CAUSES[case]] if case in CAUSES else [])
+
+
+def errors_of(program: Any) -> list[object]:
+    """The errors in the log of a program, which also warns of the port of its predecessor."""
+    return [record.fields["error"] for record in program.log if "error" in record.fields]
 
 
 async def test_a_connection_that_is_no_websocket_stays_if_a_web_server_follows(
@@ -281,9 +284,7 @@ async def test_a_connection_that_is_no_websocket_stays_if_a_web_server_follows(
         assert await receive(stream, 6) == b"1 Ann\n"
         await stream.aclose()
         await old.has_ended.wait()
-        assert [record.fields["error"] for record in new.log] == [
-            "the connection is no WebSocket; a WebServer takes only these"
-        ]
+        assert errors_of(new) == ["the connection is no WebSocket; a WebServer takes only these"]
 
 
 async def test_a_websocket_over_tls_is_closed_with_the_code_of_a_restart(place: Path) -> None:

@@ -209,6 +209,10 @@ class Listener(MetaProcess):
             sock.setblocking(False)
             sock.listen(self._capacity.queue)
             self._given.keep(sock)
+        elif self._given.is_kept:
+            self._given.tell_differences(self.log, self._properties(sock))
+            if not self._given.is_held:
+                self._set_queue()
         self._births.use(replace(self._meta.options, linger=False, needed=False))
         self._local = local = self._address(sock)
         is_single = isinstance(local, Endpoint) and local.host not in _ANY
@@ -236,6 +240,17 @@ class Listener(MetaProcess):
     def _address(self, sock: socket.socket) -> Address:
         raise NotImplementedError
 
+    def _properties(self, sock: socket.socket) -> dict[str, tuple[object, object]]:
+        """The properties that a socket keeps from the server that has opened it: what this server
+        asks for, and found.
+        """
+        raise NotImplementedError
+
+    def _set_queue(self) -> None:
+        """Set the length of the queue, which another version may have set to another."""
+        if self._given.is_kept and self._socket.fileno() >= 0:
+            self._socket.listen(self._capacity.queue)
+
     def _make(self, sock: socket.socket, address: object) -> StreamConnection:
         receiver, new_parser = self._receivers.next(), self._new_parser
         return self.makes.accepted_by(
@@ -253,6 +268,7 @@ class Listener(MetaProcess):
 
     def look_again(self) -> None:
         """Look whether connections may be accepted: the program has taken over."""
+        self._set_queue()
         self._wait.ring()
 
     def _has_place(self, more: int = 0) -> bool:
@@ -433,6 +449,7 @@ class Listener(MetaProcess):
         closing = self._closing
         if not (self.stopping or closing.is_shut or closing.is_asked):
             self._meta.resources.bell().hush()
+            self._set_queue()
             self._closing.is_draining = False
             self._wait.ring()
 

@@ -1,23 +1,28 @@
 """Functions that open sockets and set them up."""
 
 import errno
+import ipaddress
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from fcntl import ioctl
 from functools import cache, partial
 from struct import pack, unpack
 from termios import TIOCOUTQ
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from ..._core.vocabulary.errors import BadInputError
-from ..inherited_sockets import inherited_sockets
+from ..inherited_sockets import InheritedSockets, inherited_sockets
 from .messages import Endpoint, KeepAlive
 from .options import StreamOptions
 from .socket_source import listen
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 __all__ = [
     "INET",
@@ -30,6 +35,7 @@ __all__ = [
     "describe",
     "discard_input",
     "endpoint",
+    "of_address",
     "open_listener",
     "prepare",
     "prepare_listener",
@@ -175,7 +181,13 @@ class GivenSocket:
         BadInputError: the server cannot use the socket.
     """
 
-    __slots__ = ("_families", "_is_placed", "_kind", "_server", "_sock", "is_used")
+    __slots__ = (
+        *("_families", "_former_sizes", "_inherited", "_is_placed", "_kind", "_server", "_sock"),
+        "is_used",
+    )
+
+    _inherited: InheritedSockets
+    """The named sockets of the program, once the server has started with one of them."""
 
     def __init__(
         self, server: str, sock: object, kind: int, families: tuple[int, ...], *, is_placed: bool
@@ -193,6 +205,8 @@ class GivenSocket:
                 "an open socket.socket, or the name of an inherited socket, such as 'http'",
             )
         self._sock = sock
+        self._former_sizes: dict[int, int] = {}
+        """The sizes of buffers from before this server; of a named socket, of all its servers."""
         if isinstance(sock, socket.socket):
             if is_placed:
                 raise BadInputError(
@@ -215,7 +229,7 @@ class GivenSocket:
             # Not its dup(), which would let all copies block for a moment.
             sock = socket.socket(fileno=os.dup(self._sock.fileno()))
         else:
-            inherited = inherited_sockets()
+            inherited = self._inherited = inherited_sockets()
             is_alone = not len(inherited) and not inherited.is_for_another
             if self._is_placed and is_alone and not inherited.has(self._sock):
                 self.is_used = inherited.keeps
@@ -238,7 +252,7 @@ class GivenSocket:
         """
         if self.is_used and isinstance(self._sock, str):
             sock.setblocking(False)  # as in open()
-            inherited_sockets().keep(self._sock, sock)
+            self._inherited.keep(self._sock, sock)
 
     @property
     def name(self) -> str:
@@ -248,7 +262,46 @@ class GivenSocket:
     @property
     def is_held(self) -> bool:
         """Whether the server accepts no connection yet, since a predecessor still serves."""
-        return isinstance(self._sock, str) and inherited_sockets().is_held
+        return isinstance(self._sock, str) and self._inherited.is_held
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether this program, or a former version, has opened the socket under the name."""
+        return self.is_used and bool(self.name) and self._inherited.has(self.name)
+
+    def tell_differences(
+        self, log: "FilteringBoundLogger", properties: Mapping[str, tuple[object, object]]
+    ) -> None:
+        """Warn of the properties of a socket that a server asks for, and that are those of the
+        version which has opened the socket: each is asked for, and found.
+        """
+        if self._is_placed and (
+            others := {
+                name: f"{found}, not {asked}"
+                for name, (asked, found) in properties.items()
+                if asked != found
+            }
+        ):
+            log.warning("the socket stays as a former server has opened it", **others)
+
+    def set_buffers(self, sock: socket.socket, sizes: Mapping[int, int | None]) -> None:
+        """Set the buffers of a shared socket. A buffer without a size gets back the size from
+        before the first server of the socket.
+        """
+        if self.name:
+            former = self._inherited.former_sizes
+            self._former_sizes = former.setdefault(self.name, self._former_sizes)
+        for name, size in sizes.items():
+            former = self._former_sizes.setdefault(name, _size_set(sock, name))
+            if size is not None:
+                sock.setsockopt(socket.SOL_SOCKET, name, size)
+            elif _size_set(sock, name) != former:  # else leave more than a program may set
+                _set_back(sock, name, former)
+
+    def reset_buffers(self, sock: socket.socket) -> None:
+        """Give the buffers the sizes from before the first server, at the end of this server."""
+        if self._former_sizes and not (self.name and self._inherited.is_left):
+            self.set_buffers(sock, dict.fromkeys(list(self._former_sizes)))
 
     def _check(self, sock: socket.socket) -> None:
         if sock.fileno() < 0:
@@ -278,6 +331,22 @@ class GivenSocket:
     def _wrong(self, sock: socket.socket, right: str) -> BadInputError:
         given = self._sock if isinstance(self._sock, str) else sock
         return BadInputError(f"{self._server}(sock)", given, right)
+
+
+def of_address(
+    sock: socket.socket, host: str, port: int, reuse_port: bool, dual_stack: bool | None = None
+) -> dict[str, tuple[object, object]]:
+    """The properties of a socket of an address: what is asked for, and found."""
+    local = endpoint(sock.getsockname())
+    found: dict[str, tuple[object, object]] = {"port": (port or local.port, local.port)}
+    with suppress(ValueError):  # a name, which may have many addresses
+        found["host"] = str(ipaddress.ip_address(host)), local.host
+    shares = sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
+    found["reuse_port"] = reuse_port, bool(shares)
+    if dual_stack is not None and local.host == "::":  # no other address has both versions
+        is_alone = sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        found["dual_stack"] = dual_stack, not is_alone
+    return found
 
 
 def _has_peer(sock: socket.socket) -> bool:
@@ -324,8 +393,10 @@ _BUFFER_LOCK: Final = 72
 """``SO_BUF_LOCK`` of Linux 5.14 and later, which Python does not name: the buffers whose size a
 program has set.
 """
-_BUFFERS: Final = {1: socket.SO_SNDBUF, 2: socket.SO_RCVBUF}
+_BUFFERS: Final = {socket.SO_SNDBUF: 1, socket.SO_RCVBUF: 2}
 """Its bits."""
+_FACTOR: Final = 2 if _ON_LINUX else 1
+"""Linux doubles the size that it is given."""
 _KEEPALIVE_TIMES: Final = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
 
 
@@ -334,25 +405,50 @@ def reset(sock: socket.socket) -> None:
     leaves them alone: the options of that program do not outlive it.
     """
     family = super(socket.socket, sock).family
-    with suppress(OSError):  # an older Linux does not tell, and cannot reset a size
-        locked = sock.getsockopt(socket.SOL_SOCKET, _BUFFER_LOCK) if _ON_LINUX else 0
-        for bit, name in _BUFFERS.items():
-            if locked & bit:
-                # The system doubles the size that it is given.
-                size = _default(family, socket.SOL_SOCKET, name) // 2
-                sock.setsockopt(socket.SOL_SOCKET, name, size)
-        if locked:
-            sock.setsockopt(socket.SOL_SOCKET, _BUFFER_LOCK, 0)
+    for name in _BUFFERS:
+        if _is_set(sock, name):  # unless the system does not tell
+            _set_back(sock, name, 0)
     for text in _KEEPALIVE_TIMES if family in INET else ():
         if hasattr(socket, text):
             option = socket.IPPROTO_TCP, getattr(socket, text)
-            sock.setsockopt(*option, _default(family, *option))
+            sock.setsockopt(*option, _default(family, socket.SOCK_STREAM, *option))
+
+
+def _is_set(sock: socket.socket, name: int) -> bool | None:
+    """Whether a program has set the size of a buffer; None on a system that does not tell."""
+    try:
+        locked = sock.getsockopt(socket.SOL_SOCKET, _BUFFER_LOCK) if _ON_LINUX else None
+    except OSError:  # an older Linux
+        return None
+    return None if locked is None else bool(locked & _BUFFERS[name])
+
+
+def _size_set(sock: socket.socket, name: int) -> int:
+    """The size that a program has set for a buffer; 0 for the system's default."""
+    size, is_set = sock.getsockopt(socket.SOL_SOCKET, name), _is_set(sock, name)
+    if is_set is None:
+        is_set = size != _default_size(sock, name)
+    return size // _FACTOR if is_set else 0
+
+
+def _set_back(sock: socket.socket, name: int, size: int) -> None:
+    """Set a buffer back to a size; 0 for the system's default."""
+    sock.setsockopt(socket.SOL_SOCKET, name, size or _default_size(sock, name) // _FACTOR)
+    if not size:
+        with suppress(OSError):  # another system, or an older Linux
+            locked = sock.getsockopt(socket.SOL_SOCKET, _BUFFER_LOCK)
+            sock.setsockopt(socket.SOL_SOCKET, _BUFFER_LOCK, locked & ~_BUFFERS[name])
+
+
+def _default_size(sock: socket.socket, name: int) -> int:
+    raw = super(socket.socket, sock)
+    return _default(raw.family, raw.type, socket.SOL_SOCKET, name)
 
 
 @cache
-def _default(family: int, level: int, name: int) -> int:
-    """The value of an option of a new stream socket."""
-    with socket.socket(family) as fresh:
+def _default(family: int, kind: int, level: int, name: int) -> int:
+    """The value of an option of a new socket."""
+    with socket.socket(family, kind) as fresh:
         return fresh.getsockopt(level, name)
 
 

@@ -19,7 +19,15 @@ from ..receivers import ReceiverOption, check_receiver
 from .listener import Listener
 from .messages import Address, Endpoint, WhenFull
 from .options import StreamKeywords, read_stream_options
-from .socket_setup import INET, GivenSocket, check_stream, endpoint, open_listener, unknown_host
+from .socket_setup import (
+    INET,
+    GivenSocket,
+    check_stream,
+    endpoint,
+    of_address,
+    open_listener,
+    unknown_host,
+)
 from .socket_source import connect
 from .streams.connection import StreamConnection
 from .tls import TLSContexts, TLSFiles, TLSSession
@@ -345,6 +353,9 @@ class TCPServer(Listener):
 
     def _address(self, sock: socket.socket) -> Endpoint:
         return endpoint(sock.getsockname())
+
+    def _properties(self, sock: socket.socket) -> dict[str, tuple[object, object]]:
+        return of_address(sock, self._host, self._port, self._reuse_port, self._dual_stack)
 
 
 def _why_not_connected(error: OSError, host: str, port: int) -> OSError | None:

@@ -5,20 +5,31 @@ import socket
 from collections.abc import Sequence
 from struct import pack
 
+from ..._core.kernel import Kernel
+from ..._core.metas.meta import Meta
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.options import check_flag, check_number
 from ..._core.vocabulary.public_names import show_public_names
+from ..._core.vocabulary.reasons import Reason
 from ..readers import ReaderKind
 from ..receivers import check_receiver
 from .datagrams import check_group
 from .messages import Endpoint
-from .multicast import interface_of, set_member
-from .socket_setup import INET, GivenSocket, describe, endpoint, open_listener, resolve
+from .multicast import interface_of
+from .socket_setup import (
+    INET,
+    GivenSocket,
+    describe,
+    endpoint,
+    of_address,
+    open_listener,
+    resolve,
+)
 from .socket_source import connect
 from .udp_socket import LONGEST, UDPSocket
 
-__all__ = ["UDPClient", "UDPServer"]
+__all__ = ["UDPClient", "UDPServer", "udp_servers_of"]
 
 
 class UDPServer(UDPSocket):
@@ -46,7 +57,7 @@ class UDPServer(UDPSocket):
         port: the port, or 0 for a free port, which ``local`` of the spawned server tells.
         sock: the socket to receive from, as for :class:`TCPServer`: a bound socket, or the name of
             a socket that systemd has opened for this program. Its unread datagrams are left to the
-            next reader.
+            next reader; its groups and the sizes of its buffers do not outlive this server.
         receiver: the address that gets the messages; None for the owner.
         reader: ``"thread"`` blocks a thread in the socket, ``"task"`` reads in a task of the loop.
         max_datagram: bytes; a longer datagram is cut, and marked as truncated.
@@ -115,6 +126,10 @@ class UDPServer(UDPSocket):
     async def _open(self) -> socket.socket:
         given = self._given.open()
         if given is not None:
+            if self._given.is_kept:
+                self._given.tell_differences(
+                    self.log, of_address(given, self._host, self._port, self._reuse_port)
+                )
             return given
         sock = await open_listener(
             self._host, self._port, socket.SOCK_DGRAM, reuse_port=self._reuse_port
@@ -122,27 +137,52 @@ class UDPServer(UDPSocket):
         self._given.keep(sock)
         return sock
 
-    def _prepare(self, sock: socket.socket) -> None:
+    def _may_read(self) -> bool:
+        return not self._given.is_held
+
+    def look_again(self) -> None:
+        """Look whether to read, with the options of this server: the program has taken over."""
+        try:
+            self.set_options()
+        except OSError as error:  # such as for an interface that is gone by now
+            self.log.error("an option of the socket cannot be set", error=str(error))
+        super().look_again()
+
+    def _prepare(self) -> None:
+        own = self._membership.sock
+        self._set_sending(own)  # what the system refuses is refused before the program is up
+        for group in self._groups:
+            self._membership.join(group, self._interface)
+        if self._may_read():
+            self.set_options()
+
+    def set_options(self) -> None:
+        """Set the options of the socket, which another version may have set to others."""
+        if self._is_shared:
+            self._given.set_buffers(self._socket, self._buffers)
+        else:
+            super()._prepare()
+        self._set_sending(self._socket)
+
+    def _set_sending(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, self._broadcast)
         if sock.family == socket.AF_INET:
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, self._ttl)
-            if self._interface is not None:
+            if self._interface is not None or self._is_shared:
                 address, index = interface_of(self._interface)
-                sock.setsockopt(
-                    socket.IPPROTO_IP,
-                    socket.IP_MULTICAST_IF,
-                    bytes(4) + address + pack("@i", index),
-                )
+                chosen = bytes(4) + address + pack("@i", index)
+                sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, chosen)
         else:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, self._ttl)
-            if self._interface is not None:
-                sock.setsockopt(
-                    socket.IPPROTO_IPV6,
-                    socket.IPV6_MULTICAST_IF,
-                    socket.if_nametoindex(self._interface),
-                )
-        for group in self._groups:
-            set_member(sock, group, self._interface, join=True)
+            if self._interface is not None or self._is_shared:
+                index = 0 if self._interface is None else socket.if_nametoindex(self._interface)
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+
+    async def terminate(self, reason: Reason) -> None:
+        """Close the socket. A shared socket goes on, with the sizes of buffers from before."""
+        if self._is_shared and not self._meta.abandoned:
+            self._given.reset_buffers(self._socket)
+        await super().terminate(reason)
 
 
 class UDPClient(UDPSocket):
@@ -209,6 +249,15 @@ class UDPClient(UDPSocket):
 
     def _peer_text(self) -> str:
         return str(self.peer)
+
+
+def udp_servers_of(kernel: Kernel) -> list[UDPServer]:
+    """The servers of a node that get datagrams."""
+    return [
+        meta.behaviour
+        for meta in kernel.router.registry.aliases.values()
+        if isinstance(meta, Meta) and isinstance(meta.behaviour, UDPServer)
+    ]
 
 
 show_public_names(__name__)

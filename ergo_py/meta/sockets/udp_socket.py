@@ -22,10 +22,10 @@ from ..._core.vocabulary.errors import Reject, UnhandledCallError
 from ..._core.vocabulary.ids import PID, Alias, Target
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason
-from ..readers import ReaderKind, check_reader, hand_over
+from ..readers import ReaderKind, ReaderWait, check_reader, hand_over
 from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend, fault_of, udp_data
 from .messages import Endpoint
-from .multicast import set_member
+from .multicast import Membership
 from .options import LARGEST
 from .socket_setup import describe, endpoint, resolve
 
@@ -67,6 +67,8 @@ class UDPSocket(MetaProcess):
     """The endpoint that the socket is bound to; with port 0, read the port here."""
 
     _socket: socket.socket
+    _membership: Membership
+    """Its multicast groups."""
     _reader_type: ClassVar[Any] = datagram_reader
 
     def __init__(
@@ -78,6 +80,8 @@ class UDPSocket(MetaProcess):
         send_buffer: int | None,
     ) -> None:
         self._reads_in_task = check_reader(reader) == "task"
+        self._wait = ReaderWait(self)
+        """The wait of the reader for the turn of this program."""
         check_number("max_datagram", max_datagram, least=1, whole=True, most=LONGEST)
         for name, size in (("receive_buffer", receive_buffer), ("send_buffer", send_buffer)):
             if size is not None:
@@ -121,9 +125,7 @@ class UDPSocket(MetaProcess):
         else:
             self.opened(sock)
             sock.setblocking(not self._reads_in_task)
-        for option, size in self._buffers.items():
-            if size is not None:
-                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        self._membership = Membership(sock, is_shared=self._is_shared)
         try:
             sock.setsockopt(*_RECEIVE_ERRORS[sock.family], 1)
         except (
@@ -132,7 +134,11 @@ class UDPSocket(MetaProcess):
         ):  # another system: only clients hear of undelivered datagrams there
             pass
         self._is_ipv6 = sock.family == socket.AF_INET6
-        self._prepare(sock)
+        try:
+            self._prepare()
+        except BaseException:
+            self._membership.end()
+            raise
         self.local = endpoint(sock.getsockname())
 
     @property
@@ -143,8 +149,11 @@ class UDPSocket(MetaProcess):
     async def _open(self) -> socket.socket:
         raise NotImplementedError
 
-    def _prepare(self, sock: socket.socket) -> None:
-        """Set options that only servers have."""
+    def _prepare(self) -> None:
+        """Set the options of the open socket."""
+        for option, size in self._buffers.items():
+            if size is not None:
+                self._socket.setsockopt(socket.SOL_SOCKET, option, size)
 
     def _receiver(self) -> Target:
         return self.parent if self._to is None else self._to
@@ -158,8 +167,22 @@ class UDPSocket(MetaProcess):
         self._read_in_thread()
         return None
 
+    def _may_read(self) -> bool:
+        """Whether this program reads from the socket already."""
+        return True
+
+    def look_again(self) -> None:
+        """Look whether to read: the program has taken over."""
+        self._wait.ring()
+
+    def unblock(self) -> None:
+        """Wake a reader that does not read yet."""
+        self._wait.ring()
+
     def _read_in_thread(self) -> None:
         meta, to, together = self._meta, self._receiver(), self._read_together()
+        if not (self._may_read() or self._wait.in_thread(self._may_read)):
+            return
         while True:
             if self._is_shared and not self.wait_readable(self._socket):
                 return
@@ -224,6 +247,8 @@ class UDPSocket(MetaProcess):
 
     async def _read_in_task(self) -> None:
         sock, to = self._socket, self._receiver()
+        if not self._may_read():
+            await self._wait.in_task(self._may_read)
         receive, most, meta = sock.recvfrom, self._most + 1, self._meta
         turns, task = meta.router.turns, current_task()
         there_is_more, together = False, self._read_together()
@@ -402,9 +427,9 @@ class UDPSocket(MetaProcess):
                     except BlockingIOError:
                         await wait_writable(self._socket)
             case UDPJoin(group, interface):
-                set_member(self._socket, group, interface, join=True)
+                self._membership.join(group, interface)
             case UDPLeave(group, interface):
-                set_member(self._socket, group, interface, join=False)
+                self._membership.leave(group, interface)
             case _:
                 return False
         return True
@@ -482,6 +507,7 @@ class UDPSocket(MetaProcess):
     async def terminate(self, reason: Reason) -> None:
         """Close the socket, so that its port is free again."""
         if not self._meta.abandoned:
+            self._membership.end()
             if self._socket.fileno() >= 0:
                 notify_closing(self._socket)
             self._socket.close()

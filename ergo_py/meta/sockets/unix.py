@@ -194,6 +194,13 @@ class UnixServer(Listener):
     def _address(self, sock: socket.socket) -> str:
         return _shown(sock.getsockname())
 
+    def _properties(self, sock: socket.socket) -> dict[str, tuple[object, object]]:
+        path = os.fsdecode(sock.getsockname())
+        found: dict[str, tuple[object, object]] = {"path": (_shown(self._path), _shown(path))}
+        with suppress(OSError, ValueError):  # its file is gone, or it never had any
+            found["mode"] = oct(self._mode), oct(stat.S_IMODE(os.lstat(path).st_mode))
+        return found
+
     def _wake_acceptor(self) -> None:
         """Free the path as a TCP server frees its port: the next program may listen while this
         server still serves its connections.
