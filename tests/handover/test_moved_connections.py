@@ -30,6 +30,7 @@ from tests.actors import LogKeeper
 from tests.handover.test_moved_processes import SOCKETS, Gate, counter, fail, old_program
 from tests.handover.test_steps import PREDECESSOR, act_as_predecessor, meet_predecessor, turn_of
 from tests.handover.test_succession import place
+from tests.meta.wires import until
 from tests.support import loopback_of_this_program
 
 __all__ = ["place"]
@@ -372,6 +373,8 @@ async def upgrade_beside_a_connection(
         await peer.send_all(b"Bob\n")
         answer = b"Bob" if case == "owner" else b"2 Bob\n"
         assert await receive(peer, len(answer)) == answer
+        # In real time, the old program has perhaps not counted the connection yet.
+        await until(lambda: "a successor has taken over" in [record.event for record in log])
         await peer.aclose()
         await old.has_ended.wait()
         (taken,) = (record for record in log if record.event == "a successor has taken over")
