@@ -1,9 +1,11 @@
 """Programs that are stopped, such as by SIGTERM, at each step of a hand-over."""
 
 import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trio
@@ -52,18 +54,36 @@ async def act(channel: Channel, batches: Batches, name: str) -> None:
             await act_as_successor(channel, name)
 
 
-@pytest.mark.parametrize("acts", range(len(ACTS)))
-async def test_a_stopped_program_gives_all_to_a_successor_that_has_its_turn(
-    acts: int, place: Path, autojump_clock: Any, reports: Reports
-) -> None:
+class Halfway(NamedTuple):
+    """A program with a state and a connection, in the middle of a hand-over."""
+
+    old: Any
+    peer: trio.SocketStream
+    """The peer of the connection."""
+    channel: Channel
+    """The side of the successor."""
+    batches: Batches
+
+
+@asynccontextmanager
+async def halfway(place: Path, acts: Sequence[str]) -> AsyncIterator[Halfway]:
+    """A program whose successor, which the test plays, has done these acts."""
     async with old_program([*counter(), *door(Visitor, unix=place)], limit=inf) as (old, _):
         old.node.send("counter", 5)
         peer = await greeted(place)
         channel = await connect("shop")
         assert channel is not None
         batches = Batches(channel)
-        for name in ACTS[:acts]:
+        for name in acts:
             await act(channel, batches, name)
+        yield Halfway(old, peer, channel, batches)
+
+
+@pytest.mark.parametrize("acts", range(len(ACTS)))
+async def test_a_stopped_program_gives_all_to_a_successor_that_has_its_turn(
+    acts: int, place: Path, autojump_clock: Any, reports: Reports
+) -> None:
+    async with halfway(place, ACTS[:acts]) as (old, peer, channel, batches):
         await trio.testing.wait_all_tasks_blocked()
         old.node.stop()
         if acts <= HAS_TURN:
@@ -86,14 +106,8 @@ async def test_a_stopped_program_gives_all_to_a_successor_that_has_its_turn(
 async def test_a_stopped_program_ends_when_its_successor_hangs_or_ends_with_its_turn(
     last: str, ends: bool, place: Path, autojump_clock: Any, reports: Reports
 ) -> None:
-    async with old_program([*counter(), *door(Visitor, unix=place)], limit=inf) as (old, _):
-        old.node.send("counter", 5)
-        peer = await greeted(place)
-        channel = await connect("shop")
-        assert channel is not None
-        batches, began = Batches(channel), trio.current_time()
-        for name in ACTS[: ACTS.index(last)]:
-            await act(channel, batches, name)
+    async with halfway(place, ACTS[: ACTS.index(last)]) as (old, peer, channel, batches):
+        began = trio.current_time()
         if last == "batch":
             await batches.hear()  # without its turn
         else:
