@@ -3,6 +3,7 @@
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ __all__ = [
     "connection_options",
     "connections_of",
     "connections_under_way",
+    "drains_of",
     "has_searched_mailbox",
     "has_unfinished_frame",
     "has_unfinished_record",
+    "hold_ends_of_drains",
     "is_closing",
     "is_half_closed",
     "is_held_up",
@@ -106,6 +109,20 @@ def connections_of(server: Any) -> list[Any]:
 def connections_under_way(server: Any) -> int:
     """The accepted connections that still wait for their meta-processes."""
     return len(server._births.under_way)
+
+
+def drains_of(server: Any) -> int:
+    """How many callers wait, or have waited, for the end of all connections of a server."""
+    return len(server._closing.drains)
+
+
+def hold_ends_of_drains(server: Any) -> list[Callable[[], None]]:
+    """Let the test say when the time of a drain of a server is over: the list gets a function for
+    each whose time is over.
+    """
+    end, held = server._end_drain, list[Callable[[], None]]()
+    server._end_drain = lambda caller: held.append(partial(end, caller))
+    return held
 
 
 def pause_after(server: Any, error: OSError) -> float:

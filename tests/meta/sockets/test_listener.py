@@ -47,7 +47,14 @@ from ergo_py.meta.sockets.messages import (
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.actors import Puppet
-from tests.meta.support import connections_under_way, meta_of, pause_after, replace_logger
+from tests.meta.support import (
+    connections_under_way,
+    drains_of,
+    hold_ends_of_drains,
+    meta_of,
+    pause_after,
+    replace_logger,
+)
 from tests.meta.wires import (
     Ear,
     Mail,
@@ -1554,12 +1561,15 @@ async def test_the_drain_of_a_caller_that_has_left_does_not_cut_that_of_another(
         server, mail = await serve(node, wire)
         peer = await wire.dial(server)
         await mail.wait_for(TCPConnected)
+        ends = hold_ends_of_drains(server)
         with pytest.raises(CallTimeoutError):
-            await node.call(server.id, Drain(0.2), timeout=0.01)
+            await node.call(server.id, Drain(0.02), timeout=0.01)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drain, 60.0)
-            await trio.sleep(0.4)  # longer than the first drain
-            assert server.connections == 1
+            await until(lambda: ends and drains_of(server) == 2)
+            ends[0]()  # the time of the first drain is over
+            await peer.send_all(b"hello")
+            assert await peer.receive_some() == b"hello"
             await peer.aclose()
         assert answers == [0]
 
