@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 from hypothesis import strategies as st
 
+from benchmarks.budgets import Budget
 from benchmarks.targets.target import Target, spliced
 from ergo_py.network.messages.listed_class import UnreadableValueError
 from ergo_py.network.messages.message_types import MessageTypes
@@ -84,6 +85,12 @@ def _tuple(key: int) -> Any:
 _ELEMENTS: Final[tuple[Callable[[int], Any], ...]] = (_number, _uuid, _decimal, _tuple, str)
 
 
+_LONGEST: Final = 1 << 20
+"""Bytes of the longest messages."""
+_BUDGET: Final = Budget(1.5, 0.1e-6, 48 << 20, 16)
+"""A message is decoded in a single step on the loop."""
+
+
 def grown(seed: bytes) -> bytes:
     """The message that a seed stands for: its first byte chooses the way to grow, and its second
     byte how much.
@@ -94,6 +101,7 @@ def grown(seed: bytes) -> bytes:
     element = _ELEMENTS[way // 8 % len(_ELEMENTS)]
     match way % 8:
         case 1:
+            count = min(1 << seed[1] % 21, _LONGEST // max(len(rest), 1))
             return b"\xdd" + count.to_bytes(4, "big") + rest * count
         case 2:
             return encode([Ext(2 + count % 2, encode([element(key) for key in range(count)])), 1])
@@ -205,7 +213,7 @@ def _seeds(examples: list[bytes]) -> st.SearchStrategy[bytes]:
 
 
 def _target(read: Callable[[bytes], str], examples: list[bytes]) -> Target:
-    return Target(read, _seeds(examples), grown)
+    return Target(read, _seeds(examples), grown, _BUDGET)
 
 
 TARGETS: Final[dict[str, Target]] = {

@@ -37,6 +37,7 @@ from ergo_py import (
     Shutdown,
 )
 from ergo_py.network import RemoteError
+from ergo_py.network.messages.encoded_values import MOST_LISTS, MOST_OTHERS
 from ergo_py.network.messages.listed_class import RefusedValueError, UnreadableValueError
 from ergo_py.network.messages.message_types import MessageTypes
 from tests.network.pairs import TYPES, Add, Colour, Echo, Order
@@ -545,6 +546,45 @@ def test_bytes_that_no_encoder_of_a_node_writes_take_few_steps() -> None:
 
     with pytest.raises(UnreadableValueError):
         make().decode(data)
+
+
+def repeated(unit: bytes, count: int) -> bytes:
+    """The bytes of a list that has the same value so many times."""
+    return b"\xdd" + count.to_bytes(4, "big") + unit * count
+
+
+ID = Ext(24, bytes(range(16)))
+
+
+@pytest.mark.parametrize(
+    "unit, most, what",
+    [
+        (b"\x90", MOST_LISTS - 1, "lists and dicts"),
+        (b"\x80", MOST_LISTS - 1, "lists and dicts"),
+        (encode([b"\x90\xd4", "\u0628" * 20]), MOST_LISTS - 1, "lists and dicts"),
+        (hand_made(1, []), MOST_OTHERS, "values of other types"),
+        (hand_made(4, []), MOST_OTHERS, "values of other types"),
+        (encode(ID), MOST_OTHERS, "values of other types"),
+        (hand_made(1, [ID]), MOST_OTHERS // 2, "values of other types"),
+        (encode(Ext(26, b"\xd4\x90" * 20)), MOST_OTHERS, "values of other types"),
+        (hand_made(1, ["x" * 300]), MOST_OTHERS, "values of other types"),
+    ],
+)
+def test_more_values_than_a_node_reads_at_once_are_unreadable(
+    unit: bytes, most: int, what: str
+) -> None:
+    assert len(make().decode(repeated(unit, most))) == most
+    with pytest.raises(UnreadableValueError, match=f"more than .* {what}"):
+        make().decode(repeated(unit, most + 1))
+
+
+@pytest.mark.parametrize("value", [[()] * (MOST_OTHERS + 1), [[]] * MOST_LISTS])
+def test_more_values_than_a_node_reads_at_once_are_refused_at_their_sender(value: Any) -> None:
+    with pytest.raises(RefusedValueError, match="send several messages, or bytes"):
+        make().encode(value)
+
+    data = make().encode(value[1:])
+    assert make().decode(data) == value[1:]
 
 
 @given(st.binary(max_size=40), st.integers(0, 3))

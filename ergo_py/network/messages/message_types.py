@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -33,9 +32,10 @@ from ..._core.vocabulary.text import brief, shown, text_of, utf8
 from ..errors import RemoteError
 from .closed_types import MARK
 from .codec import Ext, msgspec
+from .encoded_values import FEW, problem_of
 from .exceptions import BUILTIN, UNRAISABLE, arguments_of, attributes_of, remade
 from .extensions import KINDS, NESTED, READERS, Code
-from .hashed_elements import FEW, SMALL, Work, has_large_map, may_have_large_map
+from .hashed_elements import SMALL, Work
 from .listed_class import (
     ListedClass,
     RefusedValueError,
@@ -78,13 +78,15 @@ class MessageTypes:
         listed: Iterable[type | types.ModuleType] = (),
         own: Iterable[type] = (),
         is_limited: bool = True,
+        is_counted: bool = True,
     ) -> None:
         """List the types. Without limits, sets and dicts have any size: their elements come from
-        this program itself.
+        this program itself. Values that are not counted are decoded in a thread of their own.
         """
         self.listed: Final = tuple(listed)
         """The types and modules, as the program has listed them."""
         self._work = Work(is_limited)
+        self._is_counted = is_limited and is_counted
         self._by_name: dict[str, ListedClass] = {}
         self._enums: dict[str, type[Enum]] = {}
         self._exceptions: dict[str, type[Exception]] = dict(BUILTIN)
@@ -121,12 +123,9 @@ class MessageTypes:
         # Looked up by a part of the bytes that arrive, which may be a view.
         self._closed_names: dict[bytes | memoryview, ListedClass] = {}
         self._closed_decoders: dict[bytes | memoryview, Callable[[bytes | memoryview], Any]] = {}
-        # A hook decodes the content of an extension in the same way as the value around it.
-        quickly: list[Callable[[Any], Any]] = []
-        self._quickly = msgspec.msgpack.Decoder(ext_hook=partial(self._read, quickly)).decode
-        quickly.append(self._quickly)
-        hook = partial(self._read, [self._carefully])
-        self._with_checks = msgspec.msgpack.Decoder(ext_hook=hook).decode
+        decoder = msgspec.msgpack.Decoder(ext_hook=self._read)
+        self._decode_part: Callable[[Any], Any] = decoder.decode
+        """Decodes a value, and the content of an extension."""
         for cls in (*_OWN, *own):
             self._add(cls, f"ergo.{cls.__name__}")
         self._add_listed()
@@ -215,7 +214,10 @@ class MessageTypes:
 
     def _encode_parts(self, value: object) -> bytes:
         self._work.begin()
-        return _encode(self._plain(value))
+        data = _encode(self._plain(value))
+        if problem := problem_of(data, self._is_counted):
+            raise RefusedValueError(problem)
+        return data
 
     def encode_reason(self, reason: Reason) -> bytes:
         """The bytes of a reason. A value in it that cannot travel becomes text, and a long text is
@@ -377,12 +379,9 @@ class MessageTypes:
     def _decode(self, data: bytes | memoryview) -> Any:
         if len(data) > SMALL:
             self._work.begin()
-        return (self._carefully if may_have_large_map(data) else self._quickly)(data)
-
-    def _carefully(self, data: bytes | memoryview) -> object:
-        if has_large_map(data):
-            raise UnreadableValueError(f"a dict with {FEW} keys or more travels as pairs")
-        return self._with_checks(data)
+        if problem := problem_of(data, self._is_counted):
+            raise UnreadableValueError(problem)
+        return self._decode_part(data)
 
     def _distinct(self, what: str, elements: list[Any]) -> list[Any]:
         """The elements, unless a set or dict of them would be slow."""
@@ -390,9 +389,9 @@ class MessageTypes:
             raise UnreadableValueError(problem)
         return elements
 
-    def _read(self, decoders: list[Callable[[Any], Any]], code: int, data: memoryview) -> object:
+    def _read(self, code: int, data: memoryview) -> object:
         """The value of an extension."""
-        decode = decoders[0]
+        decode = self._decode_part
         if code == Code.OBJECT:
             name, fields = decode(data)
             entry = self._by_name.get(name)

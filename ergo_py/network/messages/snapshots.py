@@ -64,8 +64,10 @@ _PLAIN: Final = (
 
 
 def snapshot_types(listed: Iterable[type | ModuleType]) -> MessageTypes:
-    """The types of messages of a network, and the classes of snapshots."""
-    return MessageTypes(listed, _CLASSES)
+    """The types of messages of a network, and the classes of snapshots. A node with many processes
+    has more values than a message may have, so snapshots are decoded in a thread.
+    """
+    return MessageTypes(listed, _CLASSES, is_counted=False)
 
 
 def encode_snapshot(types: MessageTypes, value: object) -> bytes:

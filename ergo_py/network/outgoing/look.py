@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -16,6 +16,9 @@ from ..messages.listed_class import UnreadableValueError
 __all__ = ["Asked", "Look", "Ping", "checked", "fetch", "look", "not_an_answer"]
 
 T = TypeVar("T")
+
+_LONG: Final = 64 << 10
+"""Bytes of an answer that is decoded in a thread: it would take 10 ms and more on the loop."""
 
 
 class Asked(Protocol):
@@ -52,8 +55,12 @@ async def look(peer: Asked, request: Look, keywords: dict[str, Any], timeout: fl
     """The answer of another node to a look at it."""
     asked = [request.verb, list(request.arguments), keywords]
     data = await fetch(peer, "look", request, asked, timeout)
+    decode = peer.network.snapshots.decode
     try:
-        return peer.network.snapshots.decode(data)
+        if len(data) <= _LONG:
+            return decode(data)
+        # It would block the loop. The thread lets others run between two values that it makes.
+        return await trio.to_thread.run_sync(decode, data)
     except UnreadableValueError as error:
         to = NodeName(peer.node)
         text = f"the answer of {peer.node!r} is unreadable here: {error}"
