@@ -1,7 +1,7 @@
 """`Node`: the kernel's node with supervision and applications added, and `open_node`."""
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from functools import partial, wraps
+from functools import wraps
 from importlib import import_module
 from inspect import signature
 from math import inf
@@ -11,12 +11,10 @@ from ._core import node_lifecycle
 from ._core.kernel import Kernel
 from ._core.processes.process import Process
 from ._core.verbs import node as kernel_node
-from ._core.verbs.common import check_timeout
 from ._core.vocabulary.errors import BadInputError, NotAllowedError
 from ._core.vocabulary.hints import did_you_mean
-from ._core.vocabulary.ids import Called, EventName, Ref, Target
+from ._core.vocabulary.ids import EventName, Ref, Target
 from ._core.vocabulary.info import ApplicationInfo
-from ._core.vocabulary.messages import Request, Untyped
 from ._core.vocabulary.options import SpawnKeywords
 from ._core.vocabulary.public_names import name_for_annotations, show_public_names
 from ._core.vocabulary.reasons import Unregistered
@@ -24,10 +22,10 @@ from .actor import Actor
 from .applications.application import Application
 from .applications.manager import Applications
 from .service import Service
+from .streams.verbs import StreamCalls
 from .supervision.handle import SupervisorHandle
 from .supervision.specs import AutoShutdown, ChildSpec, Strategy, SupervisorSpec
 from .supervision.supervisor import Supervisor
-from .tasks.verbs import TaskVerbs
 
 if TYPE_CHECKING:
     from .entity_handles import EntityHandle, EntityTable
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from .network.remote_node import RemoteNode
     from .network.traffic.info import NetworkInfo
     from .streams.events import EventStream
-    from .streams.parts import CalledStream, PartStream
     from .supervision.pool import PoolHandle
     from .supervision.tree import TreeNode
     from .tasks.handle import Task
@@ -51,7 +48,6 @@ else:
             "ergo_py.network.remote_node": "RemoteNode",
             "ergo_py.network.traffic.info": "NetworkInfo",
             "ergo_py.streams.events": "EventStream",
-            "ergo_py.streams.parts": "CalledStream PartStream",
             "ergo_py.supervision.pool": "PoolHandle",
             "ergo_py.supervision.tree": "TreeNode",
             "ergo_py.tasks.handle": "Task",
@@ -63,8 +59,6 @@ __all__ = ["Node", "open_node"]
 
 A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
-Callee = TypeVar("Callee")
-R = TypeVar("R")
 
 LOADED_WITH_A_NODE: Final = (
     "drain",
@@ -83,7 +77,7 @@ which no class has entities.
 """
 
 
-class Node(kernel_node.Node, TaskVerbs):
+class Node(kernel_node.Node, StreamCalls):
     """A running node. Its methods are for code outside processes; ``send``, ``reply`` and the
     read-only queries work from any thread.
     """
@@ -317,41 +311,6 @@ class Node(kernel_node.Node, TaskVerbs):
         from .streams.events import open_events  # noqa: PLC0415 - loaded with the node
 
         return self._run(open_events, self._kernel, event, max_waiting, follow)
-
-    @overload
-    def call_stream(
-        self,
-        to: Target,
-        request: Untyped | None,
-        *,
-        timeout: float | None = 5.0,
-        credit: int | None = None,
-    ) -> "CalledStream[Any]": ...
-    @overload
-    def call_stream(
-        self,
-        to: Called[Callee],
-        request: "Request[PartStream[R], Callee]",
-        *,
-        timeout: float | None = 5.0,
-        credit: int | None = None,
-    ) -> "CalledStream[R]": ...
-    def call_stream(
-        self,
-        to: Target,
-        request: object,
-        *,
-        timeout: float | None = 5.0,
-        credit: int | None = None,
-    ) -> "CalledStream[Any]":
-        """Call a process that answers in parts, and iterate over them, as :meth:`Actor.call_stream`
-        does.
-        """
-        from .streams.parts import CalledStream  # noqa: PLC0415 - loaded with the node
-
-        check_timeout(timeout)
-        call = partial(self.call, to, request, timeout=timeout)
-        return CalledStream(call, to, request, timeout, credit, None)
 
     def tree(self) -> "TreeNode":
         """Return the supervision tree: every process and meta-process of this node, and every

@@ -1,6 +1,8 @@
-"""`StreamVerbs`: ``stream`` and ``call_stream`` of a process."""
+"""`StreamVerbs`: ``stream`` and ``call_stream`` of a process. `StreamCalls`: the latter, which a
+node has, too.
+"""
 
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -16,31 +18,17 @@ if TYPE_CHECKING:
 else:
     name_for_annotations(__name__, {"ergo_py.streams.parts": "CalledStream PartStream"})
 
-__all__ = ["StreamVerbs"]
+__all__ = ["StreamCalls", "StreamVerbs"]
 
 Callee = TypeVar("Callee")
 R = TypeVar("R")
 
 
-class StreamVerbs(Behaviour[M_contra], TaskVerbs):
-    """The verbs of a process that reads and produces replies in parts."""
+class StreamCalls(TaskVerbs):
+    """The verb that reads replies in parts, for processes and for the node."""
 
-    def stream(self, parts: Iterable[R] | AsyncIterable[R], *, credit: int = 16) -> "PartStream[R]":
-        """Make a reply in parts: ``return self.stream(self.rows())`` in ``handle_call``.
-
-        A child process takes the parts from the iterable, as the reader asks for them, at most
-        ``credit`` parts ahead. So a slow reader slows the producer, and this process handles other
-        messages meanwhile. An exception of the iterable is raised at the reader.
-
-        Raises:
-            BadInputError: ``parts`` is no iterable, or ``credit`` no positive number.
-        """
-        from ..tasks.function import name_of  # noqa: PLC0415 - loaded with the node
-        from .parts import PartStream  # noqa: PLC0415 - loaded with the node
-
-        return PartStream(
-            self._start_stream, parts, credit, self.pid, f"stream({name_of(type(parts))})"
-        )
+    if TYPE_CHECKING:
+        call: Callable[..., Coroutine[Any, Any, Any]]
 
     @overload
     def call_stream(
@@ -88,11 +76,27 @@ class StreamVerbs(Behaviour[M_contra], TaskVerbs):
         from .parts import CalledStream  # noqa: PLC0415 - loaded with the node
 
         check_timeout(timeout)
-        return CalledStream(
-            partial(self.call, to, request, timeout=timeout),
-            to,
-            request,
-            timeout,
-            credit,
-            self._process,
+        _, reader = self._task_owner()
+        call = partial(self.call, to, request, timeout=timeout)
+        return CalledStream(call, to, request, timeout, credit, reader)
+
+
+class StreamVerbs(Behaviour[M_contra], StreamCalls):
+    """The verbs of a process that reads and produces replies in parts."""
+
+    def stream(self, parts: Iterable[R] | AsyncIterable[R], *, credit: int = 16) -> "PartStream[R]":
+        """Make a reply in parts: ``return self.stream(self.rows())`` in ``handle_call``.
+
+        A child process takes the parts from the iterable, as the reader asks for them, at most
+        ``credit`` parts ahead. So a slow reader slows the producer, and this process handles other
+        messages meanwhile. An exception of the iterable is raised at the reader.
+
+        Raises:
+            BadInputError: ``parts`` is no iterable, or ``credit`` no positive number.
+        """
+        from ..tasks.function import name_of  # noqa: PLC0415 - loaded with the node
+        from .parts import PartStream  # noqa: PLC0415 - loaded with the node
+
+        return PartStream(
+            self._start_stream, parts, credit, self.pid, f"stream({name_of(type(parts))})"
         )
