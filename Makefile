@@ -82,7 +82,7 @@ mypy: $(DEV)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/mypy --config-file= --strict --python-version 3.11 --cache-dir .mypy_cache/tutorial examples/tutorial
 
-# Takes a minute. The checker finds the package by the python of the path.
+# The checker finds the package by the python of the path.
 public-types: $(DEV)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --verifytypes ergo_py --ignoreexternal --outputjson | $(BIN)/python -m tests.public_types
 
@@ -122,7 +122,7 @@ trio-turns: $(DEV)
 	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py
 
 check: lint     ## Run all checks: format, lint, types, docs, tests, coverage
-	$(MAKE) --jobs=3 counted uncounted pyright mypy site trio-turns  # the tests often wait: others use that time
+	$(MAKE) --jobs=3 counted uncounted pyright mypy site trio-turns public-types  # the tests often wait: others use that time
 
 docs: pages     ## Copy changed code into the pages, and build the documentation into docs/_build
 	$(MAKE) site
