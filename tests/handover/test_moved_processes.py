@@ -211,7 +211,7 @@ async def test_a_process_moves_with_its_state_and_its_messages(
             old.node.send("counter", 1)
         drained.set()
         await old.has_ended.wait()
-        with trio.fail_after(60):  # the last of them are on their way
+        with trio.fail_after(60):  # the last messages are on their way
             while await new.node.call("counter", "total") < 1040:
                 await trio.lowlevel.checkpoint()
         assert [record.event for record in old.log] == [

@@ -1144,7 +1144,7 @@ def living_requests() -> int:
 
 async def test_a_request_that_is_answered_is_freed_without_the_garbage_collector() -> None:
     async with serving() as served:
-        gc.collect()  # before the dial: it takes seconds on a busy machine, and peers have to ask soon
+        gc.collect()  # may take seconds on a busy machine, and a peer has to ask soon
         peer = await served.dial()
         before = living_requests()
         gc.disable()

@@ -33,7 +33,7 @@ from ergo_py._core.runtime.bridge import Bridge, Parker
 from ergo_py.errors import ProcessUnknownError, TargetTypeError
 from tests._core.runtime.from_threads import PATIENCE, in_thread, spawn_gated, until, waiters_at
 from tests.actors import Recorder
-from tests.support import kernel_of, process_of, router_of, running_node
+from tests.support import kernel_of, process_of, running_node
 
 # -- calling from threads --------------------------------------------------------------------------
 
@@ -286,7 +286,6 @@ async def test_an_interrupted_wait_raises_the_interrupt_also_when_the_node_has_s
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_node() as node:
-        bridge = router_of(node).bridge
         pid, gate = await spawn_gated(node, mailbox_size=1, overflow=Overflow.WAIT)
         tree = await node.supervise([ChildSpec("answering", Answering)])
         service = tree.service("answering")
@@ -297,8 +296,11 @@ async def test_an_interrupted_wait_raises_the_interrupt_also_when_the_node_has_s
             "service.call_from_thread": lambda: service.call_from_thread(threading.Event()),
         }
 
+        def refuse(self: Bridge, job: object, *args: object) -> None:
+            raise NodeStoppedError(node.name)
+
         def interrupted(self: Parker[object], timeout: float | None) -> bool:
-            bridge._closed = True
+            patch.setattr(Bridge, "post", refuse)
             raise KeyboardInterrupt
 
         def in_the_thread() -> None:
@@ -308,7 +310,6 @@ async def test_an_interrupted_wait_raises_the_interrupt_also_when_the_node_has_s
         with monkeypatch.context() as patch:
             patch.setattr(Parker, "wait", interrupted)
             await in_thread(in_the_thread)
-        bridge._closed = False  # the node has yet to stop in truth
         gate.opened.set()
 
 
