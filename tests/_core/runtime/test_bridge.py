@@ -319,8 +319,11 @@ async def test_a_bridge_raises_node_stopped_after_the_end_of_its_loop() -> None:
 class ClosedMeanwhile(Bridge):
     """Is closed by code that has done all jobs, just before another job comes."""
 
-    def _arm(self) -> None:
+    def end(self) -> None:
         self._closed = True
+
+    def _arm(self) -> None:
+        self.end()
         super()._arm()
 
 
@@ -336,12 +339,11 @@ async def test_a_job_that_no_loop_will_take_is_refused() -> None:
     assert asked == []
 
 
-class RunsBeforeItRings(Bridge):
+class RunsBeforeItRings(ClosedMeanwhile):
     """Runs a job by an earlier wake-up, and is closed, just before the thread of the job rings."""
 
-    def _arm(self) -> None:
+    def end(self) -> None:
         self.close()
-        super()._arm()
 
 
 async def test_a_job_that_an_earlier_wake_up_runs_before_the_end_is_accepted() -> None:
