@@ -7,6 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -255,6 +256,10 @@ async def test_a_broker_counts_the_deliveries_of_killed_pipelines(
         working(self, body, key, place, again, *receipt)
 
     monkeypatch.setattr(kind, "find", find)
+
+    def has_come(*, items: int = 0, times: int = 0) -> bool:
+        return len(handled) >= items and sum(map(len, handled.values())) >= times
+
     begins = trio.Event()
     plan = Pipeline.spec(
         rig.source(), Note(handled, begins), most_unacknowledged=20, reopen=Backoff(0.01, 0.1)
@@ -263,11 +268,11 @@ async def test_a_broker_counts_the_deliveries_of_killed_pipelines(
         await node.supervise([ChildSpec("jobs", plan, budget=Budget(1000, 1.0))])
         for starts in range(1, 4):
             # Nothing is acknowledged, so the same items come again.
-            await eventually(lambda starts=starts: sum(map(len, handled.values())) == 3 * starts)
+            await eventually(partial(has_come, times=3 * starts))
             node.kill("jobs")
         begins.set()
         for kill in range(1, kills + 1):
-            await eventually(lambda kill=kill: len(handled) >= kill * count // (kills + 1))
+            await eventually(partial(has_come, items=kill * count // (kills + 1)))
             node.kill("jobs")
         while await trio.to_thread.run_sync(rig.left):  # noqa: ASYNC110 - the broker has no event
             await trio.sleep(0.05)
