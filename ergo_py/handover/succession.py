@@ -188,7 +188,7 @@ class Succession:
             await self._hands_over.acquire()
         self._gives.cancel()
         if self._predecessor is not None:
-            self._sockets.is_left = True  # the predecessor goes on with its options
+            self._sockets.leave()  # the predecessor goes on with its options
             # Last: a predecessor that goes on puts its own file back.
             self._predecessor.close()
         if self._failure is not None:
@@ -217,7 +217,9 @@ class Succession:
             node.stop()
             return False
         self._sockets.release()
-        for server in (*listeners_of(kernel_of(node)), *udp_servers_of(kernel_of(node))):
+        for listener in listeners_of(kernel_of(node)):
+            listener.look_again()
+        for server in udp_servers_of(kernel_of(node)):
             server.look_again()
         if predecessor is not None:
             with suppress(OSError):
@@ -439,7 +441,8 @@ class Succession:
         """
         if hangs:
             node.log.error("the next version hangs", reason=hangs)
-        self._is_succeeded = self._sockets.is_left = True
+        self._is_succeeded = True
+        self._sockets.leave()
         self._next.report(
             {
                 "sockets": sorted(self._sockets.to_hand_over()),
@@ -475,7 +478,8 @@ class Succession:
                     return False
                 os.rename(second, self._path)
         leaving.accept_again()
-        self._is_succeeded = self._sockets.is_left = False
+        self._is_succeeded = False
+        self._sockets.take_back()
         self._say()
         return True
 

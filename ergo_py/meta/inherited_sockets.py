@@ -105,6 +105,14 @@ class InheritedSockets:
         """Let the servers accept connections."""
         self.is_held = False
 
+    def leave(self) -> None:
+        """Leave the sockets and their options to another program, which serves."""
+        self.is_left = True
+
+    def take_back(self) -> None:
+        """Go on with the sockets: the other program has ended."""
+        self.is_left = False
+
     def to_hand_over(self) -> dict[str, int]:
         """The descriptors of all sockets that have a name of their own."""
         names = [name for name, _ in self._descriptors]

@@ -1,5 +1,5 @@
-"""Servers of datagrams with a socket that moves from a program to its successor: who reads, which
-groups it has, and whose options.
+"""Servers of datagrams with a socket that moves from a program to the next: readers, groups and
+options.
 """
 
 import socket
@@ -27,7 +27,7 @@ __all__ = ["net", "own_sockets", "place", "sock", "udp"]
 
 
 class News(Actor):
-    """Gives its datagrams to the test."""
+    """Hands datagrams to the test."""
 
     def __init__(self, heard: list[bytes], **options: Any) -> None:
         self.heard, self.options = heard, options
@@ -64,7 +64,7 @@ def pass_on(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> socket.sock
 
 
 async def of_groups(net: Net, sock: socket.socket, *heard: list[bytes]) -> set[str]:
-    """The groups of which one of the programs gets the datagrams."""
+    """The groups whose datagrams reach the programs."""
     host = loopback_of_this_program() if net.family == socket.AF_INET else "::1"
     for each in heard:
         each.clear()
@@ -74,7 +74,7 @@ async def of_groups(net: Net, sock: socket.socket, *heard: list[bytes]) -> set[s
         peer.sendto(b"end", (host, sock.getsockname()[1]))
     await until(lambda: any(b"end" in each for each in heard))
     found = [data.decode() for each in heard for data in each if data != b"end"]
-    assert len(found) == len(set(found))  # one program reads each
+    assert len(found) == len(set(found))  # no datagram reaches both
     return set(found)
 
 

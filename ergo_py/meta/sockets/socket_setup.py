@@ -289,8 +289,8 @@ class GivenSocket:
         before the first server of the socket.
         """
         if self.name:
-            former = self._inherited.former_sizes
-            self._former_sizes = former.setdefault(self.name, self._former_sizes)
+            known = self._inherited.former_sizes
+            self._former_sizes = known.setdefault(self.name, self._former_sizes)
         for name, size in sizes.items():
             former = self._former_sizes.setdefault(name, _size_set(sock, name))
             if size is not None:
@@ -441,8 +441,8 @@ def _set_back(sock: socket.socket, name: int, size: int) -> None:
 
 
 def _default_size(sock: socket.socket, name: int) -> int:
-    raw = super(socket.socket, sock)
-    return _default(raw.family, raw.type, socket.SOL_SOCKET, name)
+    kind = super(socket.socket, sock).type
+    return _default(super(socket.socket, sock).family, kind, socket.SOL_SOCKET, name)
 
 
 @cache

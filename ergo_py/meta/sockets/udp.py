@@ -12,7 +12,7 @@ from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.options import check_flag, check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..._core.vocabulary.reasons import Reason
-from ..readers import ReaderKind
+from ..readers import ReaderKind, ReaderWait
 from ..receivers import check_receiver
 from .datagrams import check_group
 from .messages import Endpoint
@@ -103,6 +103,8 @@ class UDPServer(UDPSocket):
         super().__init__(
             check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer
         )
+        self._wait = ReaderWait(self)
+        """The wait of the reader for the turn of this program."""
         self._host, self._port = host, port
         self._given = GivenSocket("UDPServer", sock, socket.SOCK_DGRAM, INET, is_placed=is_placed)
         self._broadcast = broadcast
@@ -140,13 +142,26 @@ class UDPServer(UDPSocket):
     def _may_read(self) -> bool:
         return not self._given.is_held
 
+    def _read_in_thread(self) -> None:
+        if self._may_read() or self._wait.in_thread(self._may_read):
+            super()._read_in_thread()
+
+    async def _read_in_task(self) -> None:
+        if not self._may_read():
+            await self._wait.in_task(self._may_read)
+        await super()._read_in_task()
+
+    def unblock(self) -> None:
+        """Wake a reader that does not read yet."""
+        self._wait.ring()
+
     def look_again(self) -> None:
         """Look whether to read, with the options of this server: the program has taken over."""
         try:
             self.set_options()
         except OSError as error:  # such as for an interface that is gone by now
             self.log.error("an option of the socket cannot be set", error=str(error))
-        super().look_again()
+        self._wait.ring()
 
     def _prepare(self) -> None:
         own = self._membership.sock
@@ -225,13 +240,16 @@ class UDPClient(UDPSocket):
         )
         self._goal = (host, port)
         self._broadcast = broadcast
-        self._is_client = True
         self.peer: Endpoint = Endpoint("", 0)
 
     async def _open(self) -> socket.socket:
         sock = await connect(Endpoint(*self._goal), socket.SOCK_DGRAM, self._connect_to_goal)
         self.peer = endpoint(sock.getpeername())
         return sock
+
+    @property
+    def _is_client(self) -> bool:
+        return True
 
     async def _connect_to_goal(self) -> socket.socket:
         failure: OSError | None = None

@@ -22,7 +22,7 @@ from ..._core.vocabulary.errors import Reject, UnhandledCallError
 from ..._core.vocabulary.ids import PID, Alias, Target
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason
-from ..readers import ReaderKind, ReaderWait, check_reader, hand_over
+from ..readers import ReaderKind, check_reader, hand_over
 from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend, fault_of, udp_data
 from .messages import Endpoint
 from .multicast import Membership
@@ -80,8 +80,6 @@ class UDPSocket(MetaProcess):
         send_buffer: int | None,
     ) -> None:
         self._reads_in_task = check_reader(reader) == "task"
-        self._wait = ReaderWait(self)
-        """The wait of the reader for the turn of this program."""
         check_number("max_datagram", max_datagram, least=1, whole=True, most=LONGEST)
         for name, size in (("receive_buffer", receive_buffer), ("send_buffer", send_buffer)):
             if size is not None:
@@ -90,7 +88,6 @@ class UDPSocket(MetaProcess):
         self._most = max_datagram
         self._buffers = {socket.SO_RCVBUF: receive_buffer, socket.SO_SNDBUF: send_buffer}
         """Bytes that the operating system keeps, in either direction; None for its default."""
-        self._is_client = False
         self._is_ipv6 = False
         """The socket is an IPv6 socket, which may talk to IPv4 peers, too."""
         self._endpoints: dict[Any, Endpoint] = {}
@@ -155,6 +152,11 @@ class UDPSocket(MetaProcess):
             if size is not None:
                 self._socket.setsockopt(socket.SOL_SOCKET, option, size)
 
+    @property
+    def _is_client(self) -> bool:
+        """Whether it has a single peer."""
+        return False
+
     def _receiver(self) -> Target:
         return self.parent if self._to is None else self._to
 
@@ -167,22 +169,8 @@ class UDPSocket(MetaProcess):
         self._read_in_thread()
         return None
 
-    def _may_read(self) -> bool:
-        """Whether this program reads from the socket already."""
-        return True
-
-    def look_again(self) -> None:
-        """Look whether to read: the program has taken over."""
-        self._wait.ring()
-
-    def unblock(self) -> None:
-        """Wake a reader that does not read yet."""
-        self._wait.ring()
-
     def _read_in_thread(self) -> None:
         meta, to, together = self._meta, self._receiver(), self._read_together()
-        if not (self._may_read() or self._wait.in_thread(self._may_read)):
-            return
         while True:
             if self._is_shared and not self.wait_readable(self._socket):
                 return
@@ -247,8 +235,6 @@ class UDPSocket(MetaProcess):
 
     async def _read_in_task(self) -> None:
         sock, to = self._socket, self._receiver()
-        if not self._may_read():
-            await self._wait.in_task(self._may_read)
         receive, most, meta = sock.recvfrom, self._most + 1, self._meta
         turns, task = meta.router.turns, current_task()
         there_is_more, together = False, self._read_together()

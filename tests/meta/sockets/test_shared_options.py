@@ -29,7 +29,10 @@ from tests.meta.wires import Ear, Mail, spawn_meta, until, wired_node
 from tests.support import loopback_of_this_program
 
 IPV4, IPV6 = socket.AF_INET, socket.AF_INET6
-ALL_GROUPS = {IPV4: (socket.IPPROTO_IP, 49), IPV6: (socket.IPPROTO_IPV6, 29)}
+ALL_GROUPS: dict[int, tuple[int, int]] = {
+    IPV4: (socket.IPPROTO_IP, 49),
+    IPV6: (socket.IPPROTO_IPV6, 29),
+}
 """``IP_MULTICAST_ALL`` and ``IPV6_MULTICAST_ALL`` of Linux."""
 
 
@@ -38,9 +41,11 @@ class Net:
 
     def __init__(self, family: int, interface: str) -> None:
         self.family, self.interface = family, interface
-        self.groups = ["239.255.7.11", "239.255.7.12", "239.255.7.13"]
+        # Of this test program: a socket gets the groups that any program has joined.
+        high, low = divmod(os.getpid() % 2**16, 256)
+        self.groups = [f"239.{high}.{low}.{last}" for last in (11, 12, 13)]
         if family == IPV6:
-            self.groups = ["ff11::7:11", "ff11::7:12", "ff11::7:13"]
+            self.groups = [f"ff11::{os.getpid() % 2**16:x}:{last}" for last in (11, 12, 13)]
         self._talker = socket.socket(family, socket.SOCK_DGRAM)
         if family == IPV4:
             index = pack("@i", socket.if_nametoindex(interface))
@@ -242,7 +247,7 @@ async def test_the_groups_of_a_socket_that_hears_its_own_groups_only_stay_with_i
     assert found == net.groups
 
 
-async def test_a_server_whose_group_is_refused_closes_its_sockets(
+async def test_a_server_with_a_refused_group_closes_its_sockets(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = list[Membership]()
@@ -331,7 +336,7 @@ def waiting(sock: socket.socket) -> int:
     return int.from_bytes(info[28:32], sys.byteorder)
 
 
-async def test_the_next_server_of_a_kept_socket_sets_its_queue_and_says_what_it_cannot_set(
+async def test_the_next_server_of_a_kept_socket_sets_its_queue_and_warns_of_differences(
     named: InheritedSockets, short_path: Path
 ) -> None:
     host, log = loopback_of_this_program(), list[Any]()
