@@ -287,7 +287,7 @@ def test_without_a_store_no_run_since_1970_is_caught_up(
     ]
 
 
-def test_runs_that_wait_in_a_queue_while_the_clock_is_set_are_stored_by_the_right_clock(
+def test_runs_in_a_queue_are_stored_by_the_clock_that_was_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World({"cron": HOURLY, "missed": ALL, "overlap": Job.Overlap.QUEUE}, seconds=4000.0)
