@@ -39,6 +39,7 @@ __all__ = [
     "ThreadLocal",
     "bells",
     "bells_ring",
+    "bridge_in",
     "get_ident",
     "is_main_thread",
     "poll_in_thread",
@@ -401,6 +402,12 @@ def _forget(gone: ReferenceType[Bridge]) -> None:
 def _all_bridges() -> list[Bridge]:
     found = [reference() for reference in tuple(_bridges)]
     return [bridge for bridge in found if bridge is not None]
+
+
+def bridge_in(thread: int) -> Bridge | None:
+    """The bridge to an open node whose loop runs in that thread; None if there is none."""
+    found = [each for each in _all_bridges() if each.loop_thread == thread and not each._closed]
+    return found[0] if found else None
 
 
 def bells() -> int:

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +28,23 @@ async def main(node):
         await trio.sleep_forever()
     finally:
         print("ends", flush=True)
+"""
+
+BLOCKED = """
+import sys, time, signal
+import trio
+from ergo_py import Actor
+
+class Sleeper(Actor):
+    def handle_message(self, message, sender):
+        print("{text}", len(signal.pthread_sigmask(signal.SIG_BLOCK, ())), flush=True)
+        print("this text is buffered")
+        if "{text}" == "one":
+            time.sleep(1000)
+
+async def main(node):
+    node.send(await node.spawn(Sleeper, name="sleeper"), "sleep")
+    await trio.sleep_forever()
 """
 
 
@@ -222,3 +241,37 @@ def test_a_process_executes_its_command_again_with_its_sockets(tmp_path: Path) -
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "ends\n"
         assert process.wait() == Status.DONE
+
+
+def test_a_program_whose_loop_is_blocked_starts_again_and_tells_why(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(BLOCKED.format(text="one"), encoding="utf-8")
+    command = [sys.executable, "-m", "ergo_py", "run", "--reload", "--log-level", "off"]
+
+    with subprocess.Popen(
+        [*command, str(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
+        limit = threading.Timer(90, process.kill)
+        limit.start()
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "one 0\n"
+            program.write_text(BLOCKED.format(text="two"), encoding="utf-8")
+            assert process.stdout.readline() == "this text is buffered\n"
+            assert process.stdout.readline() == "two 0\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait() == Status.DONE
+            told = process.stderr.read()
+        finally:
+            limit.cancel()
+            process.kill()
+
+    assert "program.py has changed" in told
+    assert "handle_message of sleeper <PID" in told
+    assert f'blocks the loop at File "{program}", line 11, in handle_message, so' in told
