@@ -243,7 +243,7 @@ def test_a_process_executes_its_command_again_with_its_sockets(tmp_path: Path) -
         assert process.wait() == Status.DONE
 
 
-def test_a_program_whose_loop_is_blocked_starts_again_and_tells_why(
+def test_a_program_with_a_blocked_loop_starts_again(
     tmp_path: Path,
 ) -> None:
     program = tmp_path / "program.py"
