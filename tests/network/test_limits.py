@@ -24,6 +24,7 @@ from ergo_py import (
 )
 from ergo_py.network import NATS, Local, Memory, TooManyCallsError
 from ergo_py.network.access.limits import Limits
+from ergo_py.network.incoming import watched
 from ergo_py.network.protocol.operations import (
     Call,
     ConfirmedSend,
@@ -205,6 +206,34 @@ async def test_a_subscription_beyond_the_limit_ends_with_the_reason() -> None:
         assert "a larger max_watches=" in str(heard[0])
         assert a.network().peers["b@test"].watches == 3
         assert b.network().peers["a@test"].watches_in == 3
+
+
+async def test_a_node_that_asks_for_too_many_kept_publications_loses_its_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A subscription is short, and its answer is the whole buffer of the event."""
+    monkeypatch.setattr(watched, "_KEPT", 100)
+    heard: list[Any] = []
+
+    def publish(me: Any) -> None:
+        me.register_event("news", buffer=100)
+        for number in range(100):
+            me.publish("news", number)
+
+    async with limited("b") as (a, b):
+        producer = await b.spawn(Puppet)
+        await b.call(producer, publish)
+        await a.at("b@test").ping()
+        # In a second, there is time for a single subscription.
+        while not b.network().peers["a@test"].refused:
+            watcher = await a.spawn(Talker, heard)
+            await a.call(watcher, lambda me: me.subscribe(EventName("news", "b@test")))
+            assert await a.at("b@test").ping() >= 0.0
+        await until(lambda: any(isinstance(message, Down) for message in heard))
+        assert "a smaller buffer=" in str([each for each in heard if isinstance(each, Down)])
+        there = b.network().peers["a@test"]
+        assert there.refused == {"too many kept publications": 1}
+        assert there.watches_in == 0
 
 
 async def test_a_node_that_keeps_no_limits_cannot_make_the_tables_grow() -> None:

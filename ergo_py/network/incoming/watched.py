@@ -1,12 +1,12 @@
 """`WatchedTargets`: the processes, names and events here that another node watches."""
 
-from typing import Any
+from typing import Any, Final
 
 from ..._core.tables.relations import Kind
 from ..._core.vocabulary.errors import RelationExistsError
 from ..._core.vocabulary.ids import PID, Alias, EventName, Key, Name
 from ..._core.vocabulary.reasons import Custom, Reason
-from ..access.limits import TOO_MANY_WATCHES
+from ..access.limits import TOO_MANY_WATCHES, Budget
 from ..outgoing.peer import Peer
 from ..protocol.operations import Unwatch, Watch
 from ..refusals import Refusals
@@ -15,6 +15,11 @@ from .routes import IncomingRoutes, ViolationError
 __all__ = ["WatchedTargets"]
 
 Target = PID | Alias | Name | Key | EventName
+
+_KEPT: Final = 20_000
+"""Publications that events keep and that another node may have sent again in a second. So many take
+0.1 s, in a single step: a subscription has 20 bytes, and its answer the whole buffer of the event.
+"""
 
 
 class _Watcher:
@@ -38,6 +43,8 @@ class WatchedTargets:
         """The targets by the number of the watch."""
         self._numbers: dict[Target, int] = {}
         """The same by target."""
+        self._kept = Budget(_KEPT, self._kernel.clock.now)
+        """The publications of the past that the other node may still ask for."""
 
     @property
     def count(self) -> int:
@@ -57,8 +64,8 @@ class WatchedTargets:
                 here, there = self._peer.router.node, self._peer.node
                 self._refuse(op, limits.watch_text(here, there, here))
                 return
-        if isinstance(target, EventName):
-            self._send_recent(number, target, op.subscriber)
+        if isinstance(target, EventName) and not self._send_recent(op, target):
+            return
         if is_known:
             # The other node may have forgotten the old number: it repeated the watch before it
             # learned that the target had ended, and a new target of that name began meanwhile.
@@ -83,12 +90,27 @@ class WatchedTargets:
             self._peer.send_subscribed(op.number, op.subscriber)
         self._peer.send_ended(op.number, Custom(why))
 
-    def _send_recent(self, number: int, name: EventName, subscriber: int) -> None:
+    def _send_recent(self, op: Watch, name: EventName) -> bool:
+        """Send the publications that an event keeps to a new subscriber. False if the other node
+        asks for too many; then its watch of the event ends.
+        """
         event = self._kernel.publisher.events.find(name)
-        if event is not None:
+        if event is not None and event.recent:
+            if not self._kept.take(min(len(event.recent), _KEPT)):
+                self._refusals.refuse("too many kept publications")
+                here, there = self._peer.router.node, self._peer.node
+                self.remove(Unwatch(self._numbers.get(name, op.number)))
+                self._refuse(
+                    op,
+                    f"{there!r} has asked for more than {_KEPT} publications that events of "
+                    f"{here!r} keep, within a second; subscribe fewer processes at once, or give "
+                    "the events a smaller buffer=",
+                )
+                return False
             for publication in event.recent:
-                self._peer.send_publication(number, subscriber, event.producer, publication)
-        self._peer.send_subscribed(number, subscriber)
+                self._peer.send_publication(op.number, op.subscriber, event.producer, publication)
+        self._peer.send_subscribed(op.number, op.subscriber)
+        return True
 
     def remove(self, op: Unwatch) -> None:
         """End a watch."""
