@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import outcome
@@ -10,7 +9,7 @@ import trio
 
 from .._core.kernel import Kernel
 from ..streams.parts import CalledStream
-from ..tasks.stream import MapStream
+from ..tasks.stream import ClosableIterator, MapStream
 from .facade import Asyncio, Blocking, Facade
 from .rows import DirectRow, as_method
 
@@ -88,7 +87,7 @@ class BlockingStream(_Stream[T], Blocking):
         self.close()
 
 
-class AsyncioStream(_Stream[T], Asyncio):
+class AsyncioStream(_Stream[T], Asyncio, ClosableIterator):
     """An async iterator of a node, for ``async for`` on asyncio's loop. A step that is cancelled,
     as by ``asyncio.wait_for(anext(stream), 1)``, loses no part. ``async with`` closes it.
     """
@@ -103,9 +102,6 @@ class AsyncioStream(_Stream[T], Asyncio):
         part of a cancelled reader would come after that.
         """
 
-    def __aiter__(self) -> "AsyncioStream[T]":
-        return self
-
     async def __anext__(self) -> T:
         async with self._reading:
             return (await self._wait(self._step, self._keep)).unwrap()
@@ -119,17 +115,6 @@ class AsyncioStream(_Stream[T], Asyncio):
             await self._aclose()
         else:
             self._subject.close()
-
-    async def __aenter__(self) -> "AsyncioStream[T]":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 def blocking_stream(

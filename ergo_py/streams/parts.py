@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import outcome
@@ -22,7 +21,7 @@ from .._core.vocabulary.public_names import show_public_names
 from ..tasks.channel import Channel
 from ..tasks.handle import Task
 from ..tasks.process import Runner
-from ..tasks.stream import TaskStream, each
+from ..tasks.stream import ClosableIterator, TaskStream, each
 
 __all__ = ["CalledStream", "PartStream"]
 
@@ -121,7 +120,7 @@ class _Production:
         scope.cancel()
 
 
-class CalledStream(Generic[R]):
+class CalledStream(ClosableIterator, Generic[R]):
     """The parts of the reply to a call: the async iterator of ``call_stream``.
 
     The call is made when the first part is asked for.
@@ -145,9 +144,6 @@ class CalledStream(Generic[R]):
         self._timeout, self._credit = timeout, credit
         self._reader = reader
         self._parts: PartStream[R] | None = None
-
-    def __aiter__(self) -> "CalledStream[R]":
-        return self
 
     async def open(self) -> "PartStream[R]":
         """Make the call, unless it was made."""
@@ -179,17 +175,6 @@ class CalledStream(Generic[R]):
         """End the stream, and wait until production has ended."""
         if self._parts is not None:
             await self._parts.aclose()
-
-    async def __aenter__(self) -> "CalledStream[R]":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 show_public_names(__name__)

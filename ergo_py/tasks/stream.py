@@ -20,7 +20,7 @@ from .function import Work, name_of, without_own_frames
 from .handle import Task
 from .process import Runner
 
-__all__ = ["FailedItem", "MapStream", "TaskStream", "each"]
+__all__ = ["ClosableIterator", "FailedItem", "MapStream", "TaskStream", "each"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,7 +34,31 @@ class FailedItem(Generic[T]):
     error: Exception
 
 
-class TaskStream(Generic[R]):
+class ClosableIterator:
+    """An async iterator that the end of an ``async with`` block closes."""
+
+    __slots__ = ()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the iteration."""
+        raise NotImplementedError
+
+
+class TaskStream(ClosableIterator, Generic[R]):
     """An async iterator over values that a task makes. It ends the task when it is closed or
     dropped.
     """
@@ -45,9 +69,6 @@ class TaskStream(Generic[R]):
     """The values that wait for the reader."""
     _task: Task[None] | None
     """The task; None before it starts."""
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> R:
         raise NotImplementedError
@@ -82,17 +103,6 @@ class TaskStream(Generic[R]):
         self._close()
         if self._task is not None:
             await self._task._completion.wait_gone()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         # An error in __init__ may have left it without a task.
