@@ -4,6 +4,7 @@ The loop is really blocked here, in each test until the watchdog has reported it
 its report sets.
 """
 
+import inspect
 import logging
 import os
 import sys
@@ -384,6 +385,29 @@ async def test_a_loop_that_waits_is_neither_reported_nor_disturbed() -> None:
     # A question may have been on its way already when the loop began to wait.
     assert asked <= 1
     bridge.close()
+
+
+class StoppedAsItLooks(Watchdog):
+    """Is stopped between its look at the loop and its question."""
+
+    def _frame(self) -> Any:
+        self._stop.set()
+        self._alive.set()
+        return inspect.currentframe()
+
+
+def test_a_watchdog_that_is_stopped_as_it_looks_does_not_wait_for_the_loop() -> None:
+    asked: list[None] = []
+
+    def answer(sign: Callable[[], None]) -> None:
+        asked.append(None)
+        sign()
+
+    bridge: Any = SimpleNamespace(loop_thread=threading.get_ident(), post=answer)
+    watchdog = StoppedAsItLooks(bridge, 0.01, Reports())
+    thread_of(watchdog).join(PATIENCE)
+
+    assert asked == []
 
 
 @pytest.fixture
