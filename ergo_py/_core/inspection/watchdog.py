@@ -94,8 +94,8 @@ class Watchdog:
                 self.delays.add(0.0)
                 continue
             self._alive.clear()
-            # `stop` may have come since the pause, and this has just cleared its sign: the loop that
-            # joins this thread would not answer for a second.
+            # `stop` may have come since the pause, and its sign is cleared now: the loop that joins
+            # this thread would not answer for a second.
             if self._stop.is_set():
                 return
             before = run_times(self._bridge.loop_thread)
