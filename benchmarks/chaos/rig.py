@@ -83,9 +83,7 @@ class Rig:
         self.database = database
         self.random = random
         self.findings = findings
-        # Opened and read once now: there may be no descriptors left when it is needed. The gateway
-        # makes the table when its pipeline opens the database, which may be later.
-        connect(database).close()
+        # Opened and read once now: there may be no descriptors left when it is needed.
         self._rows = sqlite3.connect(database, timeout=60)
         self.stored(FOUNTAIN)
         self.fountain = Fountain()
@@ -340,6 +338,9 @@ async def _suffer(
 ) -> None:
     rig: Rig | None = None
     try:
+        # Before the pipeline of the gateway opens the database: on a busy machine one of the two
+        # found it locked.
+        connect(directory / "telemetry.db").close()
         async with open_node("chaos@localhost", log_output="none") as node:
             await start(node, directory / "telemetry.db", patience=PATIENCE)
             rig = Rig(node, directory / "telemetry.db", random, findings)
