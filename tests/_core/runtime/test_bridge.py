@@ -446,6 +446,49 @@ async def test_a_job_that_fails_is_reported_and_the_next_job_runs() -> None:
     assert [type(failure) for failure in failures] == [ZeroDivisionError]
 
 
+async def test_a_job_that_fails_at_the_end_is_reported_and_the_next_job_runs() -> None:
+    failures: list[BaseException] = []
+    ran: list[int] = []
+    bridge = Bridge("test@localhost", trio.lowlevel.current_trio_token(), failures.append)
+    bridge.post(divmod, 1, 0)
+    bridge.post(ran.append, 1)
+
+    bridge.close()
+
+    assert ran == [1]
+    assert [type(failure) for failure in failures] == [ZeroDivisionError]
+
+
+async def test_the_last_turn_of_a_loop_runs_all_jobs() -> None:
+    turns: list[Callable[[], None]] = []
+    ran: list[int] = []
+
+    def take_one(job: Callable[[], None]) -> None:
+        if turns:
+            raise trio.RunFinishedError
+        turns.append(job)
+
+    loop: Any = SimpleNamespace(run_sync_soon=take_one)
+    bridge = Bridge("test@localhost", loop, complain)
+    for number in range(1000):
+        bridge.post(ran.append, number)
+
+    turns[0]()
+
+    assert ran == list(range(1000))
+
+
+async def test_an_open_bridge_is_found_by_the_thread_of_its_loop() -> None:
+    bridge = make_bridge()
+    bridge.loop_thread = -1
+
+    found = [bridge_module.bridge_in(-1), bridge_module.bridge_in(-2)]
+    bridge.close()
+
+    assert found == [bridge, None]
+    assert bridge_module.bridge_in(-1) is None
+
+
 async def test_jobs_that_make_new_jobs_let_other_tasks_run() -> None:
     bridge = make_bridge()
     turns = 0
