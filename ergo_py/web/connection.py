@@ -122,8 +122,8 @@ class WebConnection(ProtocolConnection):
         """End in order."""
         if self._websocket is None:
             self._http.drain()
-        else:
-            self._websocket.close(WSClose(self._site.drains_with))
+        elif (ending := self._site.ending) is not None:
+            self._websocket.close(WSClose(ending.code))
 
     # -- WebSocket ---------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class WebConnection(ProtocolConnection):
         self._input.use(websocket, self._now)
         websocket.begin()
         self.read_on()
-        if self._site.drains_with:
+        if self._site.ending is not None:
             self.drain()
 
     def _make_websocket(self, place: Route, deflate: Deflate | None, rest: bytes) -> WebSocket:

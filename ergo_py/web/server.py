@@ -29,6 +29,7 @@ from ..meta.sockets.socket_setup import (
 from ..meta.sockets.tcp import check_endpoint
 from ..meta.sockets.tls import TLSFiles
 from .connection import WebConnection
+from .http.limits import FIRST
 from .options import WebOptions
 from .parsing.forwarded import X_FORWARDED
 from .proxies import Proxies
@@ -263,6 +264,8 @@ class WebServer(Listener):
         self._births.count()
         self._ended.add(received, sent)
         self._wait.ring()
+        if not self.connections:
+            self._answer_drains(0)
 
     @property
     def connections(self) -> int:
@@ -306,21 +309,26 @@ class WebServer(Listener):
 
     # -- the end -----------------------------------------------------------------------------------
 
+    def _cut_all(self) -> None:
+        if self._waiting is not None:
+            self._waiting.end_all()
+        super()._cut_all()
+
     def _stop_accepting(self) -> Sequence[Process]:
-        self._site.begin_drain()
+        self._site.refuse()
         if self._waiting is not None:
             self._waiting.end_all()
         return super()._stop_accepting()
 
     async def begin_drain(self, seconds: float, *, is_replaced: bool = False) -> None:
-        """Accept no further connections, and end those that wait for a request. With
-        ``is_replaced``, WebSockets may move to the next program; a later drain ends those that have
-        not.
+        """Accept no further connections, and end those that wait for a further request. Those whose
+        first request has not come have a moment for it. With ``is_replaced``, WebSockets may move
+        to the next program; a later drain ends those that have not.
         """
         self._site.begin_drain(is_replaced=is_replaced)
         await super().begin_drain(seconds, is_replaced=is_replaced)
         if self._waiting is not None:
-            self._waiting.end_all()
+            self._waiting.end_within(min(FIRST, seconds))
         for connection in list(self._open):
             may_move = is_replaced and connection.session is not None
             if (
@@ -335,6 +343,8 @@ class WebServer(Listener):
         super().accept_again()
         if not self._closing.is_draining and not self._closing.is_shut:
             self._site.end_drain()
+            if self._waiting is not None:
+                self._waiting.end_within(inf)
 
     async def terminate(self, reason: Reason) -> None:
         """Wait for the connections, and stop the mounted applications."""
@@ -345,7 +355,7 @@ class WebServer(Listener):
     @property
     def is_draining(self) -> bool:
         """Whether the server ends in order, and takes no further requests."""
-        return bool(self._site.drains_with)
+        return self._site.ending is not None
 
     # -- looking inside ----------------------------------------------------------------------------
 

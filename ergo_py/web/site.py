@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -32,9 +33,20 @@ _SHORT: Final = 64
 """Longer paths are not remembered: they are mostly different each time."""
 _REMEMBERED: Final = 1024
 """Paths of at most ``_SHORT`` characters whose places are remembered."""
-_GOING_AWAY: Final = 1001
-"""The server ends."""
-_SERVICE_RESTART: Final = 1012
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a server ends."""
+
+    code: int
+    """The code with which it closes WebSockets."""
+    refuses: bool = False
+    """Whether it answers no request any more, also not the first of a connection."""
+
+
+_DRAINS: Final = Ending(1001)
+_IS_REPLACED: Final = Ending(1012)
 """The next program serves already: the peer may connect again at once."""
 
 
@@ -56,8 +68,8 @@ class Site:
         """The decoded parts and the places of paths that were asked for lately; only short ones."""
         self.hosts: Hosts | None = None if options.hosts is None else Hosts(options.hosts)
         """The hosts that are served; None for all."""
-        self.drains_with: int = 0
-        """The code with which a drain closes WebSockets; 0 while there is no drain."""
+        self.ending: Ending | None = None
+        """How the server ends; None while it serves."""
         self.applications: Applications = Applications(self)
         """The mounted applications."""
         self.is_timed: bool = options.access_log or options.metrics
@@ -155,12 +167,18 @@ class Site:
         self.make_room = make_room
 
     def begin_drain(self, *, is_replaced: bool = False) -> None:
-        """Take no further requests. With ``is_replaced``, the next program does."""
-        self.drains_with = self.drains_with or (_SERVICE_RESTART if is_replaced else _GOING_AWAY)
+        """Let each connection end with the exchange that is under way, or with its first. With
+        ``is_replaced``, the next program takes further requests.
+        """
+        self.ending = self.ending or (_IS_REPLACED if is_replaced else _DRAINS)
+
+    def refuse(self) -> None:
+        """Take no request at all: the server stops."""
+        self.ending = replace(self.ending or _DRAINS, refuses=True)
 
     def end_drain(self) -> None:
         """Take requests again: the next program has ended."""
-        self.drains_with = 0
+        self.ending = None
 
     def find(self, target: str) -> tuple[tuple[str, ...], Place | None]:
         """The decoded parts of a path, and its place. Short paths are remembered in ``places``.

@@ -95,6 +95,8 @@ class WaitingPeers(Generic[C]):
         self._silent: OrderedDict[WaitingPeer, float] = OrderedDict()
         self._in_head: OrderedDict[WaitingPeer, float] = OrderedDict()
         self._refused: OrderedDict[WaitingPeer, float] = OrderedDict()
+        self._most = self._end_at = inf
+        """How long a refused peer may stay, and when each other peer ends: the server drains."""
         self._watch: Deadline | None = None
         self._at = inf
         """When the next time limit is checked."""
@@ -139,6 +141,17 @@ class WaitingPeers(Generic[C]):
         since = None if b"\r\n\r\n" in peer.data else peer.since
         self._begin(self._make(peer.sock, peer.address, peer.data, since), peer.sock)
         return False
+
+    def end_within(self, seconds: float) -> None:
+        """The server drains: give the peers so many seconds at most, since their first requests may
+        be on the way. With infinity, later peers have their usual time.
+        """
+        self._end_at = latest = self._site.now() + seconds
+        self._most = seconds
+        for queue in (self._silent, self._in_head):
+            for peer, moment in tuple(queue.items()):
+                if moment > latest:
+                    self._move(peer, queue, seconds)
 
     def end_all(self) -> None:
         """The server accepts no further requests."""
@@ -191,7 +204,7 @@ class WaitingPeers(Generic[C]):
             self._end(peer)
             return
         # To close before the peer does may destroy the response on its way.
-        self._move(peer, self._refused, self._linger)
+        self._move(peer, self._refused, min(self._linger, self._most))
 
     def _end(self, peer: WaitingPeer) -> None:
         self._remove(peer)
@@ -212,7 +225,10 @@ class WaitingPeers(Generic[C]):
         if peer.queue is not None:
             del peer.queue[peer]
         peer.queue = queue
-        queue[peer] = moment = self._site.now() + seconds
+        moment = self._site.now() + seconds
+        if queue is not self._refused:
+            moment = min(moment, self._end_at)
+        queue[peer] = moment
         if moment < self._at:
             self._check_by(moment)
 
@@ -234,7 +250,9 @@ class WaitingPeers(Generic[C]):
                         self._check_by(moment)
                     break
                 left -= 1
-                if queue is self._in_head:
+                if queue is self._in_head and self._end_at < inf:
+                    self._refuse(peer, unavailable())
+                elif queue is self._in_head:
                     error = late_head(self._site.options.head_timeout)
                     self._refuse(peer, HTTPError(error.status, error.detail).response)
                 else:

@@ -4,6 +4,7 @@ end of a server in order.
 
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -447,6 +448,16 @@ def test_the_time_for_the_answer_does_not_run_while_the_body_comes(
 # -- W15: TLS --------------------------------------------------------------------------------------
 
 
+async def dial_tls(served: Any) -> Peer:
+    context = ssl.create_default_context(cafile=str(PLACE / "authority.pem"))
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    stream = trio.SSLStream(
+        await trio.open_tcp_stream(*served.server.local), context, server_hostname="localhost"
+    )
+    await stream.do_handshake()
+    return Peer(stream)
+
+
 async def test_requests_over_tls_with_http_1_1_as_their_protocol() -> None:
     files = TLSFiles(PLACE / "server.pem", PLACE / "server.key")
 
@@ -454,12 +465,9 @@ async def test_requests_over_tls_with_http_1_1_as_their_protocol() -> None:
         return Response(200, f"{request.scheme} {len(request.body)}")
 
     async with serving(handle, tls=files) as served:
-        context = ssl.create_default_context(cafile=str(PLACE / "authority.pem"))
-        context.set_alpn_protocols(["h2", "http/1.1"])
-        stream = trio.SSLStream(
-            await trio.open_tcp_stream(*served.server.local), context, server_hostname="localhost"
-        )
-        peer = Peer(stream)
+        peer = await dial_tls(served)
+        stream = peer.stream
+        assert isinstance(stream, trio.SSLStream)
         assert (await peer.ask(post("/", bytes(200_000)))).body == b"https 200000"
         assert (await peer.ask(get())).body == b"https 0"
         assert stream.selected_alpn_protocol() == "http/1.1"
@@ -479,6 +487,10 @@ async def test_a_drain_lets_exchanges_finish_and_ends_the_rest() -> None:
     async with serving(later, routes=routes) as served, trio.open_nursery() as nursery:
         await spawn(served, Response.events())
         idle, busy, events, socket = [await served.dial() for _ in range(4)]
+        await idle.send(get())
+        await until(lambda: served.owner.callers)
+        served.node.reply(served.owner.callers.pop(), Response(200))
+        await idle.reply()
         await busy.send(get())
         await events.send(get("/events"))
         await events.head()
@@ -509,6 +521,64 @@ async def test_a_drain_lets_exchanges_finish_and_ends_the_rest() -> None:
         await until(lambda: cut)
 
     assert cut == [0]
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+async def test_the_first_request_of_a_connection_is_answered_while_the_server_drains(
+    encrypted: bool,
+) -> None:
+    from tests.web.test_websocket import upgrade
+
+    files = TLSFiles(PLACE / "server.pem", PLACE / "server.key") if encrypted else None
+    routes = [Route("/", to=None), Route("/ws", websocket=Actor)]
+    async with serving(lambda _: Response(200, "in time"), routes=routes, tls=files) as served:
+        dial = partial(dial_tls, served) if encrypted else served.dial
+        fresh, begun, upgrading = [await dial() for _ in range(3)]
+        await begun.send(b"GET /a")
+        await until(lambda: served.server.connections == 3)
+        answers: list[int] = []
+
+        async def drain() -> None:
+            answers.append(await served.node.call(served.owner.alias, Drain(60.0), timeout=None))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain)
+            await until(lambda: served.server.is_draining)
+            await begun.send(b" HTTP/1.1\r\nhost: a\r\n\r\n")
+            replies = [await fresh.ask(get()), await begun.reply()]
+            refused = await upgrading.ask(upgrade("/ws"))
+            for peer in (fresh, begun, upgrading):
+                assert await peer.rest() == b""
+                await peer.aclose()
+
+    assert [(reply.body, reply.headers["connection"]) for reply in replies] == [
+        (b"in time", "close")
+    ] * 2
+    assert refused.status == 503
+    assert answers == [0]
+
+
+async def test_a_drain_without_time_ends_the_peers_without_a_request() -> None:
+    async with serving() as served:
+        silent = await served.dial()
+        await until(lambda: served.server.connections)
+
+        assert await served.node.call(served.owner.alias, Drain(0.0), timeout=None) == 0
+
+        assert await silent.rest() == b""
+
+
+async def test_a_stream_of_events_that_begins_while_the_server_drains_ends_at_once() -> None:
+    async with serving(lambda _: Response.events()) as served, trio.open_nursery() as nursery:
+        peer = await served.dial()
+        await until(lambda: served.server.connections)
+        nursery.start_soon(served.node.call, served.owner.alias, Drain(60.0))
+        await until(lambda: served.server.is_draining)
+        await peer.send(get())
+        head = await peer.head()
+        assert head.status == 200
+        assert await peer.rest() == b"0\r\n\r\n"
+        await peer.aclose()
 
 
 async def test_a_drain_cuts_the_exchanges_that_take_too_long() -> None:

@@ -12,6 +12,7 @@ import trio
 from ergo_py._core.runtime.detached_task import DetachedTask
 from ergo_py._core.tables.pending_calls import Deadline
 from ergo_py.web import Drain, Response
+from ergo_py.web import server as server_module
 from ergo_py.web.options import WebOptions
 from ergo_py.web.waiting_peers import WaitingPeers
 from tests.web.rig import get, post, serving, until
@@ -266,13 +267,16 @@ async def test_a_request_arrives_whole_however_it_is_cut() -> None:
             await peer.aclose()
 
 
-async def test_a_drain_does_not_wait_for_peers_without_a_request() -> None:
+async def test_a_drain_waits_a_moment_for_peers_without_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "FIRST", 0.05)
     async with serving() as served:
         silent, begun = await served.dial(), await served.dial()
         await begun.send(PART)
         await until(lambda: served.server.connections == 2)
         assert (await served.ask(get())).status == 200
-        assert await served.node.call(served.owner.alias, Drain(60.0)) == 0
+        assert await served.node.call(served.owner.alias, Drain(60.0), timeout=60.0) == 0
         assert await silent.rest() == b""
         assert (await begun.reply()).status == 503
         assert served.server.connections == 0

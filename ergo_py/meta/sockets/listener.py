@@ -318,7 +318,7 @@ class Listener(MetaProcess):
                 peer = str(connection.peer)
                 log("a TLS handshake failed", peer=peer, reason=why, failed=self.failed)
         self._wait.ring()
-        if not self._open:
+        if not self.connections:
             self._answer_drains(0)
 
     # -- the move to the next program --------------------------------------------------------------
@@ -408,7 +408,7 @@ class Listener(MetaProcess):
         self._closing.is_asked = True
         end = self._now() + request.timeout
         await self.begin_drain(request.timeout)
-        if not self._open:
+        if not self.connections:
             return 0
         self._closing.drains.append(caller)
         self._meta.kernel.clock.arm_call(
@@ -461,11 +461,14 @@ class Listener(MetaProcess):
         if not drains or (caller.settled and not all(other.settled for other in drains)):
             return
         cut = len(self._open)
+        self._cut_all()
+        self._answer_drains(cut)
+
+    def _cut_all(self) -> None:
         self._births.cancel()
         for connection in list(self._open):
             if isinstance(connection._meta, Meta):
                 connection.cut(Cause.ASKED, "the server has ended")
-        self._answer_drains(cut)
 
     def _answer_drains(self, cut: int) -> None:
         closing = self._closing

@@ -10,10 +10,14 @@ from ..site import Site
 from .phase import Phase
 from .response_stream import ResponseStream
 
-__all__ = ["EVENT_PAUSE", "TimeLimits", "Traffic"]
+__all__ = ["EVENT_PAUSE", "FIRST", "TimeLimits", "Traffic"]
 
 EVENT_PAUSE: Final = 15.0
 """Seconds after which a silent stream of events gets a comment."""
+FIRST: Final = 1.0
+"""Seconds for the first request of a connection when the server drains: it may be on its way. A
+connection that has had a request is closed at once, as HTTP allows.
+"""
 _RATE_TIME: Final = 30.0
 """Seconds over which the rate of a body is measured."""
 
@@ -141,6 +145,11 @@ class TimeLimits:
         if self._head_since is None:
             self._head_since = began = self.now() if since is None else since
             self.check_by(began + self._site.options.head_timeout)
+
+    def hasten(self) -> None:
+        """The server drains, and the first request has not begun."""
+        self._idle_time = min(self._idle_time, FIRST)
+        self.check_by(self.of_head(self.now()))
 
     def end_head(self) -> None:
         """The head of a request is complete."""

@@ -190,7 +190,7 @@ class HTTPProtocol:
             client=client,
             host=host,
         )
-        if site.drains_with:
+        if site.ending is not None and site.ending.refuses:
             self.respond(unavailable())
             return
         if site.hosts is not None and not site.hosts.serve(host, head.host):
@@ -202,6 +202,9 @@ class HTTPProtocol:
             return
         is_route = place.kind == "actor"
         if not is_route and place.takes_websocket(head):
+            if site.ending is not None:
+                self.respond(unavailable())
+                return
             self.phase = NEXT[self.phase][Step.UPGRADE]
             self._begin_call(place, request)
             wire.upgrade(self, request, place)
@@ -301,11 +304,10 @@ class HTTPProtocol:
         head = None if request is None else request.head
         is_http_10 = head is not None and head.is_http_10
         has_body = head is None or head.method != "HEAD"
-        if not self.closes and (self.site.drains_with or not parser.body_is_done):
+        is_ending = self.site.ending is not None
+        if not self.closes and (is_ending or not parser.body_is_done):
             # A peer that still waits for `100 Continue` may send its body or not.
-            self.closes = (
-                bool(self.site.drains_with) or self._body.awaits_sign or parser.left > MOST_SKIPPED
-            )
+            self.closes = is_ending or self._body.awaits_sign or parser.left > MOST_SKIPPED
         sent = 0
         if response.stream:
             if response.length is None and is_http_10:
@@ -337,7 +339,11 @@ class HTTPProtocol:
             response.status,
             is_events=response.is_events,
         )
-        if response.is_events:
+        if not response.is_events:
+            return
+        if self.site.ending is not None:
+            self.end_stream()
+        else:
             self.limits.check_by(self.site.now() + EVENT_PAUSE)
 
     def stream_of(self, ref: Ref) -> ResponseStream | None:
@@ -442,11 +448,16 @@ class HTTPProtocol:
         )
 
     def drain(self) -> None:
-        """End in order: at once if there is no exchange under way, else after it."""
+        """End in order: at once if there is no exchange under way, else after it. The first request
+        has a moment to come.
+        """
         if self.phase is _CLOSED or self.phase is _UPGRADING:
             return
         if self.phase is _HEAD and not self.limits.in_head and not self._parser.unread:
-            self._close()
+            if self.requests:
+                self._close()
+            else:
+                self.limits.hasten()
             return
         self.closes = True
         if self.stream is not None and self.stream.is_events:
