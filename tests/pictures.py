@@ -386,7 +386,7 @@ def draw(recording: Recording, label: str) -> str:
     )
     return f"""\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" \
-viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">
+viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" xml:space="preserve">
 <style>
 text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; \
 white-space: pre }}

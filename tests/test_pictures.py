@@ -118,12 +118,14 @@ def test_the_recording_of_top_shows_the_gateway_of_the_examples() -> None:
 
 
 def test_a_scrolling_picture_has_every_line_of_the_recording() -> None:
-    events = ((0.0, "o", "one\r\n\x1b[1mtwo\x1b[0m\r\n"), (1.0, "o", "three <&>\r\n"))
+    events = ((0.0, "o", "one\r\n\x1b[1mtwo\x1b[0m\r\n"), (1.0, "o", "three  <&>\r\n"))
 
     drawn = draw(Recording("a title", 20, 2, events), "a label")
 
-    texts = [each.text for each in ElementTree.fromstring(drawn).iter(f"{SVG}text")]
-    assert texts == ["a title", "one", "two", "three <&>"]
+    root = ElementTree.fromstring(drawn)
+    texts = [each.text for each in root.iter(f"{SVG}text")]
+    assert texts == ["a title", "one", "two", "three  <&>"]
+    assert root.get("{http://www.w3.org/XML/1998/namespace}space") == "preserve"
     assert 'class="default b">two' in drawn
 
 
