@@ -213,7 +213,7 @@ kept=docs/performance
         '"$python" -m tests.observe.page.redraws "$@"',
     ),
     "pictures": Command(
-        "record ergo top and the demonstration, and draw the pictures of docs/pictures",
+        "record ergo top, ergo upgrade and the demonstration, and draw docs/pictures; --only demo",
         '"$python" -m tests.pictures "$@"',
     ),
     "screenshots": Command(

@@ -1,28 +1,36 @@
 """The pictures of terminals in the documentation: recorded from the programs, and drawn as SVG.
 
 `python -m benchmarks pictures` runs this module. It records `ergo top` on the gateway of
-the examples, and the demonstration, into asciicast files (version 2) in ``docs/pictures``, and
-draws a picture of each recording. A picture depends on its recording only. ``--draw`` draws the
+the examples, the demonstration, and `ergo upgrade` of a program with open connections, into
+asciicast files (version 2) in ``docs/pictures``, and draws a picture of each recording. A picture
+depends on its recording only. ``--only upgrade`` selects a picture; ``--draw`` draws the
 pictures again without recording.
 """
 
+import argparse
 import json
+import os
 import re
+import resource
 import select
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 import pyte
 
 from tests.shell.terminal import ROOT, Terminal, at_terminal, background
+from tests.support import loopback_of_this_program, short_directory
 
-__all__ = ["PICTURES", "Recording", "draw", "read"]
+__all__ = ["PICTURES", "Recording", "draw", "read", "record_upgrade"]
 
 FOLDER = ROOT / "docs" / "pictures"
 CELL, LINE = 8.4, 18.0
@@ -171,6 +179,96 @@ def record_demo() -> Recording:
         # Another folder on each machine.
         events.append((at, kind, text.replace(f"{ROOT}/", "")))
     return Recording("make demo", columns, lines, tuple(events))
+
+
+SHOP = """
+import sys
+import trio
+from examples.guide.moved_session import Visitor
+from examples.guide.moved_state import Visits
+from ergo_py import Actor, ChildSpec, run
+from ergo_py.meta import Delimiter, TCPServer
+
+class Door(Actor):
+    async def init(self):
+        framing = Delimiter(b"\\n", max_frame=4096)
+        options = {"sock": "echo", "reader": "task", "receiver": Visitor, "framing": framing}
+        await self.spawn_meta(TCPServer(sys.argv[1], 7777, **options))
+
+async def main(node, task_status):
+    await node.supervise([ChildSpec("door", Door), ChildSpec("visits", Visits)])
+    task_status.started()
+    print("up", flush=True)
+    await trio.sleep_forever()
+
+run(main, handover="shop", log_output="none")
+"""
+"""A program of the guides whose connections and state move to its next version."""
+GUESTS = """
+import itertools, socket, sys, time
+
+def receive(peer, expected):
+    while expected:
+        got = peer.recv(len(expected))
+        assert got and expected.startswith(got), (got, expected)
+        expected = expected.removeprefix(got)
+
+peers = [socket.create_connection((sys.argv[1], 7777)) for _ in range(int(sys.argv[2]))]
+for peer in peers:
+    receive(peer, b"welcome\\n")
+print("in", flush=True)
+for line in itertools.count(1):
+    for peer in peers:
+        peer.sendall(b"hello\\n")
+        receive(peer, b"%d hello\\n" % line)
+        time.sleep(0.01)
+"""
+"""Guests who say a line in turn, and end at a line that is answered wrong, or is not answered."""
+
+
+@contextmanager
+def shop(guests: int) -> Iterator[str]:
+    """A running program with open connections, and the directory in which `ergo upgrade` finds the
+    program.
+    """
+    host = loopback_of_this_program()
+    with (
+        short_directory() as folder,
+        subprocess.Popen(
+            [sys.executable, "-c", SHOP, host],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+            process_group=0,
+        ) as first,
+    ):
+        assert first.stdout is not None
+        try:
+            assert first.stdout.readline() == b"up\n"
+            with background(command=["-c", GUESTS, host, str(guests)]) as talk:
+                assert talk.stdout is not None
+                # A connection that comes later than the upgrade has nothing to move.
+                assert talk.stdout.readline() == "in\n"
+                yield str(folder)
+                assert talk.poll() is None, talk.stdout.read()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(first.pid, signal.SIGKILL)  # each version
+            first.stdout.read()
+
+
+def record_upgrade(guests: int = 10_000) -> Recording:
+    columns, lines = 76, 8
+    with (
+        shop(guests) as folder,
+        at_terminal(
+            "upgrade", "shop", lines=lines, columns=columns, XDG_RUNTIME_DIR=folder
+        ) as terminal,
+    ):
+        recorder = Recorder(terminal)
+        recorder.watch(100.0)
+        assert terminal.status() == 0, terminal.text
+    return Recording("ergo upgrade shop", columns, lines, tuple(recorder.events))
 
 
 # -- drawing ---------------------------------------------------------------------------------------
@@ -415,18 +513,46 @@ height="{recording.lines * LINE + 4:g}"/></clipPath>
 """
 
 
-PICTURES: dict[str, tuple[Callable[[], Recording], str]] = {
-    "top": (record_top, "ergo top: the busiest processes of a node, and a look into one of them"),
-    "demo": (record_demo, "make demo: a chat and a collector of metrics on a supervised node"),
+class Picture(NamedTuple):
+    record: Callable[[], Recording]
+    label: str
+    page: str
+    """A page that shows it."""
+
+
+PICTURES = {
+    "top": Picture(
+        record_top,
+        "ergo top: the busiest processes of a node, and a look into one of them",
+        "docs/index.md",
+    ),
+    "demo": Picture(
+        record_demo,
+        "make demo: a chat and a collector of metrics on a supervised node",
+        "docs/index.md",
+    ),
+    "upgrade": Picture(
+        record_upgrade,
+        "ergo upgrade shop: open connections move to the next version of a program, batch by batch",
+        "docs/deploying.md",
+    ),
 }
 
 
 def main() -> None:
-    for name, (record, label) in PICTURES.items():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks pictures", description=__doc__)
+    parser.add_argument("--only", choices=PICTURES, default=None)
+    parser.add_argument("--draw", action="store_true", help="draw without recording")
+    options = parser.parse_args()
+    # The programs of `shop` have 10,000 connections each, and inherit the limit.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    for name in PICTURES if options.only is None else (options.only,):
+        picture = PICTURES[name]
         cast = FOLDER / f"{name}.cast"
-        if "--draw" not in sys.argv:
-            record().write(cast)
-        (FOLDER / f"{name}.svg").write_text(draw(read(cast), label), encoding="utf-8")
+        if not options.draw:
+            picture.record().write(cast)
+        (FOLDER / f"{name}.svg").write_text(draw(read(cast), picture.label), encoding="utf-8")
         sys.stdout.write(f"docs/pictures/{name}.svg\n")
 
 

@@ -11,12 +11,13 @@ import pytest
 pytest.importorskip("pyte", reason="needs the package pyte")
 
 from ergo_py.control.rendering import process_table
-from tests.pictures import FOLDER, PICTURES, Recording, draw, read
+from tests.pages import blocks
+from tests.pictures import FOLDER, PICTURES, Recording, draw, read, record_upgrade
 from tests.shell.terminal import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
 SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
-LABELS = {name: label for name, (_, label) in PICTURES.items()}
+LABELS = {name: picture.label for name, picture in PICTURES.items()}
 
 
 def printed(recording: Recording) -> str:
@@ -65,7 +66,7 @@ def test_all_texts_of_a_picture_are_inside_of_its_window(name: str) -> None:
         if text.get("textLength")
     ]
 
-    assert len(ends) > 100
+    assert len(ends) > read(FOLDER / f"{name}.cast").lines / 2
     assert max(ends) <= width
 
 
@@ -80,8 +81,8 @@ def test_a_picture_shows_no_path_of_a_machine_and_fetches_nothing(name: str) -> 
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_shown_on_the_index_page(name: str) -> None:
-    page = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+def test_a_picture_is_shown_on_its_page(name: str) -> None:
+    page = (ROOT / PICTURES[name].page).read_text(encoding="utf-8")
 
     assert f"![{LABELS[name]}](pictures/{name}.svg)" in page
 
@@ -115,6 +116,21 @@ def test_the_recording_of_top_shows_the_gateway_of_the_examples() -> None:
     assert {"Gateway", "Datagrams", "Decoder"} <= behaviours
     heads = process_table([], rates=True).heads
     assert all(re.search(rf">{re.escape(head)}\b", shown) or head in shown for head in heads)
+
+
+def test_the_recording_of_upgrade_has_the_lines_of_the_command_and_of_the_page() -> None:
+    page = (ROOT / PICTURES["upgrade"].page).read_text(encoding="utf-8")
+    [transcript] = [
+        block.text for block in blocks(page) if block.mark == "transcript: ergo upgrade shop"
+    ]
+    shown = printed(read(FOLDER / "upgrade.cast"))
+    recorded, now = masked(shown), masked(printed(record_upgrade(guests=3)))
+    [moved] = re.findall("connections handed over: (.*)", shown)
+
+    progress = {"# s  connections under way: # of # handed over"}
+    assert recorded == now | progress, "run python -m benchmarks pictures --only upgrade"
+    assert masked(transcript) == {"$ ergo upgrade shop"} | recorded - progress
+    assert f"Here {int(moved):,} connections are open" in page
 
 
 def test_a_scrolling_picture_has_every_line_of_the_recording() -> None:
