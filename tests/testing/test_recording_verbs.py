@@ -26,7 +26,7 @@ from ergo_py.errors import (
 )
 from ergo_py.idle import IdleVerbs
 from ergo_py.meta import TCPServer
-from ergo_py.streams.verbs import StreamVerbs
+from ergo_py.streams.verbs import StreamCalls, StreamVerbs
 from ergo_py.tasks.verbs import TaskVerbs
 from ergo_py.testing import Alone
 from ergo_py.testing.records.notes import Sent
@@ -40,7 +40,7 @@ ATTRIBUTES = {"bounds_its_end", "connection", "drains", "spec", "handle_idle"}
 def verbs() -> list[str]:
     return [
         name
-        for cls in (Behaviour, LinksAndEvents, TaskVerbs, StreamVerbs, IdleVerbs)
+        for cls in (Behaviour, LinksAndEvents, TaskVerbs, StreamCalls, StreamVerbs, IdleVerbs)
         for name in vars(cls)
         if not name.startswith("_")
     ]

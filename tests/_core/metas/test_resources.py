@@ -525,6 +525,16 @@ def test_a_doorbell_stays_rung_until_it_is_hushed_and_may_be_rung_repeatedly() -
     bell.close()
 
 
+def test_a_doorbell_that_is_first_asked_for_while_the_meta_process_stops_rings() -> None:
+    resources = Resources(lambda _what, error: pytest.fail(str(error)))
+    resources.unblock()
+
+    with selectors.DefaultSelector() as selector:
+        selector.register(resources.bell(), selectors.EVENT_READ)
+        assert selector.select(0)
+    resources.close()
+
+
 async def test_blocking_verbs_are_refused_on_the_loop() -> None:
     async with owning() as owned:
         meta = Blocks(lambda me: me.pause(60))
