@@ -4,6 +4,7 @@ a program hears from the program that it replaces.
 
 import json
 import re
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,7 +28,7 @@ from ergo_py.entities.shards.wire import (
 )
 from ergo_py.entities.state_types import StateType
 from ergo_py.entity_handles import Fresh, Once, Post, Retry
-from ergo_py.handover.channel import Channel, Line
+from ergo_py.handover.channel import Channel, Line, read_sizes
 from ergo_py.methods import MethodCall, MethodCast
 from ergo_py.network.messages.listed_class import UnreadableValueError
 
@@ -44,6 +45,7 @@ class Stock:
 
 
 _STATE: Final = StateType(Stock)
+_OPTIONS: Final = {socket.SO_RCVBUF, socket.SO_SNDBUF}
 
 
 def _word(error: Exception) -> str:
@@ -127,8 +129,13 @@ def handover_lines(data: bytes) -> str:
     whole, pieces = in_pieces(data)
     found = _hear_all([whole])
     assert _hear_all(pieces) == found, "lines depend on how the stream comes"
-    bodies = sum("body" in line for line in found)
-    return f"{min(len(found), 3)} lines, {min(bodies, 2)} bodies"
+    bodies, told = sum("body" in line for line in found), 0
+    for line in found:
+        for sizes in read_sizes(line.get("former_sizes"), ["a", "b"]).values():
+            assert sizes.keys() <= _OPTIONS, "an option that is no buffer"
+            assert all(type(size) is int and 0 <= size < 1 << 31 for size in sizes.values())
+            told += len(sizes)
+    return f"{min(len(found), 3)} lines, {min(bodies, 2)} bodies, {min(told, 3)} sizes"
 
 
 class _Pieces:
@@ -143,8 +150,8 @@ class _Pieces:
 
 
 def _hear_all(pieces: list[bytes]) -> list[Line]:
-    socket: Any = _Pieces([piece for piece in pieces if piece])
-    hearing = _hear(Channel(socket))
+    sock: Any = _Pieces([piece for piece in pieces if piece])
+    hearing = _hear(Channel(sock))
     try:
         hearing.send(None)  # no piece is waited for, so it needs no loop
     except StopIteration as done:
@@ -204,6 +211,11 @@ def _changed(examples: list[bytes]) -> st.SearchStrategy[bytes]:
     )
 
 
+_SIZES: Final = st.dictionaries(
+    st.sampled_from([*map(str, _OPTIONS), "2", "", "9" * 5000, "\u0667"]) | st.text(max_size=3),
+    st.integers(0, 9) | st.sampled_from([-1, 1 << 31, 1 << 70]) | JSON,
+    max_size=4,
+)
 _LINES: Final = st.builds(
     lambda first, lines: bytes([first]) + b"".join(lines),
     st.integers(0, 255),
@@ -216,6 +228,7 @@ _LINES: Final = st.builds(
                     "take": st.just(1) | JSON,
                     "up": st.just(True) | JSON,
                     "takes": st.lists(st.text(max_size=3), max_size=2) | JSON,
+                    "former_sizes": st.dictionaries(st.sampled_from("abc"), _SIZES | JSON) | JSON,
                     "size": st.integers(0, 4) | st.just(1 << 40) | JSON,
                 },
             ),

@@ -57,6 +57,7 @@ __all__ = [
     "is_exact",
     "items_of",
     "make_turn",
+    "read_sizes",
     "socket_path",
     "take_turn",
     "waiting_programs",
@@ -84,6 +85,9 @@ _PART: Final = 65536
 """Bytes that are received at once."""
 LARGEST: Final = 1 << 30
 """Bytes of a body: a state, or a message."""
+_BUFFERS: Final = (socket.SO_RCVBUF, socket.SO_SNDBUF)
+_LARGEST_SIZE: Final = (1 << 31) - 1
+"""Bytes of a buffer that a system call takes; more would raise when the program has its turn."""
 Line = dict[str, Any]
 REQUEST: Final[Line] = {"take": VERSION, "revision": _REVISION}
 """The first line of a successor."""
@@ -327,6 +331,22 @@ def is_exact(first: Line) -> bool:
 def items_of(value: object) -> list[object]:
     """The items of a list in a line; none if it is no list."""
     return value if isinstance(value, list) else []
+
+
+def read_sizes(value: object, names: Iterable[str]) -> dict[str, dict[int, int]]:
+    """The ``former_sizes`` in a line of the predecessor, of these sockets: the sizes of buffers
+    from before the first program, or 0 for the default of the system. An older predecessor tells
+    none, and a size that is none is left out: the socket keeps the size that is found.
+    """
+    told, found = value if isinstance(value, dict) else {}, dict[str, dict[int, int]]()
+    for name in names:
+        if isinstance(sizes := told.get(name), dict):
+            found[name] = {
+                option: size
+                for option in _BUFFERS
+                if type(size := sizes.get(str(option))) is int and 0 <= size <= _LARGEST_SIZE
+            }
+    return found
 
 
 async def _give_turn(channel: Channel, turn: int) -> Outcome:

@@ -30,6 +30,7 @@ from .channel import (
     hand_over,
     is_exact,
     items_of,
+    read_sizes,
     socket_path,
     take_turn,
 )
@@ -130,10 +131,8 @@ class Succession:
                 raise
             names, descriptors = answer.get("sockets"), channel.take_descriptors()
             if isinstance(names, list) and len(names) == len(descriptors):
-                self._sockets.take_over(
-                    dict(zip(map(str, names), descriptors, strict=True)),
-                    _sizes_in(answer.get("former_sizes")),
-                )
+                taken = dict(zip(map(str, names), descriptors, strict=True))
+                self._sockets.take_over(taken, read_sizes(answer.get("former_sizes"), taken))
                 self._predecessor = channel
                 return
             for number in descriptors:
@@ -551,18 +550,6 @@ def _takes_turn(turns: list[int]) -> bool:
     finally:
         for turn in turns:
             os.close(turn)
-
-
-def _sizes_in(value: object) -> dict[str, dict[int, int]]:
-    """The sizes of buffers from before the first program, by the name of the socket, in a line of
-    the predecessor.
-    """
-    found = value if isinstance(value, dict) else {}
-    return {
-        str(name): {int(option): size for option, size in sizes.items() if isinstance(size, int)}
-        for name, sizes in found.items()
-        if isinstance(sizes, dict) and all(map(str.isdecimal, sizes))
-    }
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@ options.
 """
 
 import socket
+from contextlib import closing
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -12,12 +13,17 @@ import pytest
 import trio
 
 from ergo_py import Actor, ChildSpec
-from ergo_py.handover.channel import Channel, Line
+from ergo_py.handover.channel import REQUEST, Channel, Line, connect
 from ergo_py.meta import UDP, UDPServer
 from ergo_py.meta.inherited_sockets import InheritedSockets
 from tests.handover.test_moved_connections import own_sockets
 from tests.handover.test_moved_processes import Gate, old_program, run_program
-from tests.handover.test_steps import PREDECESSOR, act_as_predecessor, meet_predecessor
+from tests.handover.test_steps import (
+    PREDECESSOR,
+    act_as_predecessor,
+    act_as_successor,
+    meet_predecessor,
+)
 from tests.handover.test_succession import place
 from tests.meta.sockets.test_shared_options import Net, net, sizes, sock, udp
 from tests.meta.wires import Ear, Mail, spawn_meta, until, wired_node
@@ -169,34 +175,80 @@ async def test_a_program_that_goes_on_after_its_successor_has_its_own_options_ag
     assert sizes(udp) == default
 
 
-@pytest.mark.parametrize(
-    "told, size",
-    [
-        ({"news": {"8": 30_000}}, 60_000),
-        ({"news": {"8": "x", "y": 5}, 7: 7}, None),
-        ({"news": 5}, None),
-        (5, None),
-    ],
-    ids=str,
-)
+TOLD: dict[str, tuple[Any, int | None]] = {
+    "a size": ({"news": {"8": 30_000}}, 60_000),
+    "an older release": (None, None),
+    "words": ({"news": {"8": "x", "y": 5}, 7: 7}, None),
+    "no options": ({"news": 5}, None),
+    "a number": (5, None),
+    "a list": ([["news", {"8": 30_000}]], None),
+    "a boolean": ({"news": {"8": True}}, None),
+    "a fraction": ({"news": {"8": 3e4}}, None),
+    "a negative size": ({"news": {"8": -1}}, None),
+    "a size beyond all systems": ({"news": {"8": 1 << 31}}, None),
+    "a huge size": ({"news": {"8": 1 << 70}}, None),
+    "a huge option": ({"news": {"9" * 5000: 5, "8": 30_000}}, 60_000),
+    "another option": ({"news": {"2": 0, "8": 30_000}}, 60_000),
+    "many entries": (
+        {"news": {"8": 30_000}}
+        | {str(number): dict.fromkeys(map(str, range(9)), 5) for number in range(10_000)},
+        60_000,
+    ),
+}
+"""``former_sizes`` of a predecessor, and the buffer in its successor."""
+
+
+@pytest.mark.parametrize("case", TOLD)
 async def test_a_successor_sets_a_buffer_back_as_its_predecessor_tells(
-    told: Any, size: int | None, udp: socket.socket, place: Path, autojump_clock: Any
+    case: str, udp: socket.socket, place: Path, autojump_clock: Any
 ) -> None:
     udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 40_000)
+    told, size = TOLD[case]
 
     async def play(channel: Channel) -> None:
         await act_as_predecessor(channel, "take")
         line = {"sockets": ["news"], "former_sizes": told}
+        if told is None:
+            del line["former_sizes"]
         await channel.say(line, (udp.fileno(),))
         for act in PREDECESSOR[2:]:
             if act != "state":
                 await act_as_predecessor(channel, act)
 
     async def check(new: Any) -> None:
-        await new.serves.wait()
+        with trio.fail_after(100):  # virtual
+            await new.serves.wait()
+        assert sizes(udp)[0] == (size or 80_000)
+        assert set(new.sockets.former_sizes) == {"news"}  # all that its own successor hears
+        assert set(new.sockets.former_sizes["news"]) <= {socket.SO_RCVBUF, socket.SO_SNDBUF}
+        new.node.stop()
+        await new.has_ended.wait()
+        assert new.log == []
         assert sizes(udp)[0] == (size or 80_000)
 
     await meet_predecessor(place, play, check, news([]))
+
+
+async def test_a_successor_of_an_older_release_gets_the_sizes_and_leaves_them_out(
+    udp: socket.socket, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pass_on(udp, monkeypatch)
+    udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 30_000)
+    async with old_program(news([], receive_buffer=40_000), limit=inf) as (old, _):
+        channel = await connect("shop")
+        assert channel is not None
+        with closing(channel):
+            await channel.say(REQUEST)
+            sizes_told = {"news": {str(socket.SO_RCVBUF): 30_000, str(socket.SO_SNDBUF): 0}}
+            assert await channel.hear() == {"sockets": ["news"], "former_sizes": sizes_told}
+            await channel.say({"up": True, "takes": [], "connections": []})
+            assert "states" in await channel.hear()
+            for act in ("taken", "yours", "turn", "mine"):
+                await act_as_successor(channel, act)
+            assert await channel.hear() == {"moved": 0}
+            await channel.say({"arrived": True})
+            await old.has_ended.wait()
+            assert sizes(udp)[0] == 80_000  # the successor may have set it
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])

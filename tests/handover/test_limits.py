@@ -38,7 +38,7 @@ from tests.handover.test_moved_connections import (
     succeed,
     take_over,
 )
-from tests.handover.test_moved_processes import counter, old_program
+from tests.handover.test_moved_processes import Gate, counter, old_program
 from tests.handover.test_steps import (
     PREDECESSOR,
     act_as_predecessor,
@@ -240,6 +240,32 @@ async def test_the_old_program_ends_when_the_next_program_does_not_read_late_byt
         await channel.say({"begun": 1, "stay": []})
         with trio.fail_after(100):  # virtual
             await old.has_ended.wait()
+
+
+async def test_the_old_program_ends_5_s_after_the_last_message_that_the_next_program_has_read(
+    place: Path, autojump_clock: Any
+) -> None:
+    log, drained, begun = list[Any](), trio.Event(), trio.Event()
+    children = [*counter(shutdown=0.0), ChildSpec("gate", Gate, drained, begun)]
+    async with old_program(children, limit=inf) as (old, _):
+        old.node.add_logger(await old.node.spawn(LogKeeper, log), "error")
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            await take_over(channel, ["counter"])
+            assert "moved" in await channel.hear()
+            await begun.wait()
+            for _ in range(3):  # each is more than a socket takes at once
+                old.node.send("counter", bytes(5_000_000))
+            drained.set()
+            began = trio.current_time()
+            for second in (4, 8):
+                await trio.sleep_until(began + second)
+                assert len((await channel.hear())["body"]) > 5_000_000
+            await old.has_ended.wait()
+    assert trio.current_time() - began == pytest.approx(15)
+    lost = "messages to moved processes are lost: the next program stalls"
+    assert lost in [record.event for record in log]
 
 
 async def test_no_connection_begins_to_move_after_the_time_of_all_batches(
