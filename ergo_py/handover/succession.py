@@ -157,7 +157,8 @@ class Succession:
         async def serve() -> None:
             with self._scope:
                 await self._is_up.wait()
-                if await self._take_over(node):
+                # `end` does not cancel a wait that has just ended.
+                if not self._is_ending and await self._take_over(node):
                     say()
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._serve_predecessor, node)

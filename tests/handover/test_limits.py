@@ -4,7 +4,7 @@ import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -14,16 +14,19 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import PID, Alias, ChildSpec, StateMachine
-from ergo_py.handover.channel import Channel
+from ergo_py import PID, Actor, Alias, ChildSpec, RestartPolicy, StateMachine
+from ergo_py.handover.channel import REQUEST, Channel, make_turn, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
 from ergo_py.handover.leaving_connections import LeavingConnections
 from ergo_py.handover.next_version import NextVersion
+from ergo_py.handover.succession import Succession
 from ergo_py.meta import TCP
+from ergo_py.meta.inherited_sockets import InheritedSockets
 from ergo_py.meta.sockets.streams.departure import Departure
 from ergo_py.state_machine import state
 from examples.guide.moved_session import Visitor
 from tests.actors import LogKeeper
+from tests.handover.test_ended_successors import Batches, Reports, reports
 from tests.handover.test_moved_connections import (
     Hanging,
     Visit,
@@ -45,9 +48,10 @@ from tests.handover.test_steps import (
     check_waits_for_successors,
     meet_predecessor,
 )
-from tests.handover.test_succession import place
+from tests.handover.test_succession import named, place
+from tests.support import running_node
 
-__all__ = ["own_sockets", "place"]
+__all__ = ["named", "own_sockets", "place", "reports"]
 
 
 @contextmanager
@@ -63,6 +67,15 @@ def few_descriptors(free: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def open_inodes() -> set[int]:
+    """The files, sockets and pipes that this program has open."""
+    found = set[int]()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the descriptor of the list itself
+            found.add(os.fstat(int(name)).st_ino)
+    return found
 
 
 async def test_connections_stay_if_no_descriptor_is_left_for_their_turn(
@@ -571,18 +584,163 @@ async def test_a_successor_that_hangs_with_a_state_hears_that_it_is_late(
         assert await old.node.call("counter", "total") == 0
 
 
+@pytest.mark.parametrize("count", [0, 1])
 async def test_a_successor_without_descriptors_for_the_sockets_does_not_start(
-    place: Path, autojump_clock: Any
+    count: int, place: Path, autojump_clock: Any
 ) -> None:
     failures = list[str]()
 
     async def play(channel: Channel) -> None:
         await act_as_predecessor(channel, "take")
-        await channel.say({"sockets": ["door"]})
-        await trio.sleep_forever()
+        await channel.say({"sockets": ["door", "gate"]}, (ours.fileno(),) * count)
+        assert await channel.hear() == {}
 
     async def check(new: Any) -> None:
         failures.append(str(new))
 
-    await meet_predecessor(place, play, check)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        with ours:
+            await meet_predecessor(place, play, check)
+        theirs.settimeout(5)
+        assert theirs.recv(1) == b""  # no copy is left
     assert failures == ["the running program 'shop' goes on: this one has no descriptor left"]
+
+
+async def test_a_successor_ends_whose_process_hangs_with_the_state_of_an_ended_program(
+    place: Path, autojump_clock: Any
+) -> None:
+    async def play(channel: Channel) -> None:
+        for act in PREDECESSOR[: PREDECESSOR.index("taken")]:
+            await act_as_predecessor(channel, act)
+
+    async def check(new: Any) -> None:
+        with trio.fail_after(200):  # virtual
+            await new.has_ended.wait()
+        assert "goes on: a take_over did not end within 150 s" in new.failure
+
+    await meet_predecessor(place, play, check, [ChildSpec("counter", Hanging)])
+
+
+async def test_a_first_program_that_cannot_wait_for_successors_ends(
+    place: Path, named: InheritedSockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(*_: object) -> None:
+        raise OSError("no space is left")
+
+    without = SimpleNamespace(**{**vars(os), "rename": rename})
+    monkeypatch.setattr("ergo_py.handover.succession.os", without)
+    succession = Succession("shop", named)
+    await succession.begin()
+    with pytest.raises(OSError, match="no space is left"):
+        async with running_node() as node:
+            succession.watch(node, bool)()
+            await trio.sleep_forever()
+    await succession.end()
+    assert os.listdir(place) == []
+
+
+class Ending(Actor):
+    """Is killed by the test in the middle of its hand-over."""
+
+    async def hand_over(self) -> object:
+        self.node.kill(self.pid)
+        await trio.sleep_forever()
+        return None
+
+    def take_over(self, state: object) -> None:
+        """Take nothing."""
+
+
+async def test_a_process_that_ends_in_its_hand_over_takes_its_state_with_it(
+    place: Path, autojump_clock: Any
+) -> None:
+    mortal = ChildSpec("mortal", Ending, restart=RestartPolicy.TEMPORARY)
+    async with old_program([*counter(), mortal], limit=inf) as (old, start):
+        old.node.send("counter", 5)
+        new = await start([*counter(), ChildSpec("mortal", Ending)], limit=inf)
+        with trio.fail_after(100):  # virtual
+            await new.serves.wait()
+        assert await new.node.call("counter", "total") == 5
+        await old.has_ended.wait()
+
+
+async def test_a_state_above_the_largest_body_stays(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ergo_py.handover.moved_processes.LARGEST", 1000)
+    large = bytes(1001)
+    async with old_program(counter(lambda _: large), limit=inf) as (old, start):
+        old.node.send("counter", 5)
+        new = await start(counter(), limit=inf)
+        await new.has_ended.wait()
+        assert "it has 1004 bytes; allowed are 1000" in new.failure
+        assert await old.node.call("counter", "total") == 5
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+async def test_a_batch_has_as_many_connections_as_there_are_descriptors(
+    copies: int,
+    place: Path,
+    autojump_clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    reports: Reports,
+) -> None:
+    allowed, inodes = [True] * copies, set[int]()
+
+    def dup(descriptor: int) -> int:
+        if not allowed:
+            raise OSError("no descriptor is left")
+        allowed.pop()
+        return os.dup(descriptor)
+
+    def make_and_note() -> int:
+        turn = make_turn()
+        inodes.add(os.fstat(turn).st_ino)
+        return turn
+
+    monkeypatch.setattr(f"{MOVES}make_turn", make_and_note)
+    monkeypatch.setattr(f"{MOVES}os", SimpleNamespace(**{**vars(os), "dup": dup}))
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
+        peers = [await greeted(place) for _ in range(2)]
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            await take_over(channel, [], first=REQUEST)
+            batches = Batches(channel)
+            if copies:
+                turn, numbers = await batches.hear()
+                assert take_turn(turn)
+                await channel.say({"begun": 1, "stay": []})
+                assert len(numbers) == 1
+            assert await channel.hear() == {"moved": copies}
+            await channel.say({"arrived": True})
+            for peer in peers[copies:]:
+                await peer.send_all(b"Ann\n")
+                assert await receive(peer, 6) == b"1 Ann\n"
+            for peer in peers:
+                await peer.aclose()
+            await old.has_ended.wait()
+            batches.end()
+    assert inodes
+    assert not inodes & open_inodes()
+    assert reports[-1]["staying"] == {"no descriptor is left": 2 - copies}
+
+
+async def test_connections_stay_if_no_descriptor_is_left_for_the_end_of_others(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch, reports: Reports
+) -> None:
+    def socketpair() -> object:
+        raise OSError("no descriptor is left")
+
+    without = SimpleNamespace(**{**vars(socket), "socketpair": socketpair})
+    monkeypatch.setattr(f"{MOVES}socket", without)
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
+        peer = await greeted(place)
+        new = await start(door(Visitor, unix=place), limit=inf)
+        await new.serves.wait()
+        await peer.send_all(b"Ann\n")
+        assert await receive(peer, 6) == b"1 Ann\n"
+        await peer.aclose()
+        await old.has_ended.wait()
+    assert reports[-1]["staying"] == {"no descriptor is left": 1}

@@ -230,6 +230,10 @@ async def test_a_successor_ends_if_its_turn_was_taken_back(place: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        {"later": 1},
+        {"late": 7, "size": 0},
+        {"message": "nobody", "size": 0},
+        {"message": "counter", "size": 0},
         {"batch": 1},
         {"batch": 1, "turn": [2], "connections": [], "size": 0},
         {"batch": 1, "turn": 2, "connections": [[1, "door", 3, 1]], "size": 0},
@@ -237,7 +241,7 @@ async def test_a_successor_ends_if_its_turn_was_taken_back(place: Path) -> None:
         {"batch": 1, "turn": 2, "connections": [[1, "door", 3, 5, 0, 0]], "size": 0},
     ],
 )
-async def test_a_successor_goes_on_behind_connections_that_it_does_not_understand(
+async def test_a_successor_goes_on_behind_a_line_that_it_does_not_understand(
     line: dict[str, Any], place: Path, autojump_clock: Any
 ) -> None:
     async def play(channel: Channel) -> None:

@@ -12,6 +12,8 @@ import trio
 
 from ergo_py import ChildSpec
 from ergo_py.handover.channel import REQUEST, Channel, Line, connect, take_turn
+from ergo_py.handover.succession import Succession
+from ergo_py.meta.inherited_sockets import InheritedSockets
 from examples.guide.moved_session import Visitor
 from tests.handover.test_ended_successors import ENDED, Batches, Reports, reports
 from tests.handover.test_moved_connections import door, greeted, own_sockets, receive
@@ -24,9 +26,11 @@ from tests.handover.test_steps import (
     check_waits_for_successors,
     meet_predecessor,
 )
-from tests.handover.test_succession import place
+from tests.handover.test_succession import named, place
+from tests.meta.wires import until
+from tests.support import running_node
 
-__all__ = ["own_sockets", "place", "reports"]
+__all__ = ["named", "own_sockets", "place", "reports"]
 
 ACTS = [*SUCCESSOR, "batch", "begun", "moved", "arrived"]
 """The acts of a successor, with those for a connection."""
@@ -225,3 +229,64 @@ async def test_a_program_goes_on_when_its_successor_is_stopped_before_a_line(
         for each in (peer, fresh):
             await each.aclose()
     assert os.listdir(place) == ["door"]
+
+
+async def test_a_program_that_ends_in_the_moment_when_it_is_up_does_not_take_over(
+    place: Path, named: InheritedSockets
+) -> None:
+    succession, said = Succession("shop", named), list[bool]()
+    await succession.begin()
+    async with running_node() as node:
+        is_up = succession.watch(node, lambda: said.append(True))
+        await trio.testing.wait_all_tasks_blocked()
+        is_up()
+        await succession.end()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (said, succession.serves, os.listdir(place)) == ([], False, [])
+
+
+@pytest.mark.parametrize("last", ["yours", "mine"])
+async def test_a_successor_that_is_stopped_in_the_moment_of_its_turn_ends_without_an_error(
+    last: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step succeeds, so that its task goes on although the stop has cancelled it."""
+    hear, say, acquire = Channel.hear, Channel.say, trio.Lock.acquire
+    programs, files = list[Any](), {"yours": 2, "mine": 1}
+    has_stopped = trio.Event()
+
+    async def stop() -> None:
+        monkeypatch.setattr(trio.Lock, "acquire", acquire_later)
+        count = len(os.listdir(place))
+        assert count == files[last] + 1
+        with trio.CancelScope(shield=True):
+            programs[0].node.stop()
+            while len(os.listdir(place)) == count:
+                await trio.lowlevel.checkpoint()
+        has_stopped.set()
+
+    async def acquire_later(self: trio.Lock) -> None:
+        for _ in range(3):  # the task of the step goes on first
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        await acquire(self)
+
+    async def hear_and_stop(self: Channel) -> Line:
+        line = await hear(self)
+        if last in line and last == "yours":
+            await stop()
+        return line
+
+    async def say_and_stop(self: Channel, line: Line, *args: Any, **options: Any) -> None:
+        await say(self, line, *args, **options)
+        if last in line and last == "mine":
+            await stop()
+
+    monkeypatch.setattr(Channel, "hear", hear_and_stop)
+    monkeypatch.setattr(Channel, "say", say_and_stop)
+    async with old_program([], limit=inf) as (old, start):
+        programs.append(await start([], limit=inf))
+        with trio.fail_after(30):
+            await programs[0].has_ended.wait()
+            await until(lambda: old.succession.serves and os.listdir(place) == ["shop.handover"])
+        assert has_stopped.is_set()
+        assert (programs[0].failure, programs[0].log) == ("", [])
+        await check_waits_for_successors()
