@@ -54,10 +54,7 @@ class NextVersion:
         """
         if self._tell is not None:
             self._has_begun = self._has_begun or "begun" in outcome
-            try:
-                self._tell.send_nowait(outcome)
-            except trio.BrokenResourceError:
-                pass  # the client has left
+            self._tell.send_nowait(outcome)
 
     def stop(self, *, has_turn: bool = False) -> None:
         """This program is stopped: stop the next version, too, unless it has its turn."""

@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from ergo_py import PID, Actor, Alias, ChildSpec, RestartPolicy, StateMachine
+from ergo_py._core.verbs.node_access import kernel_of
 from ergo_py.handover.channel import REQUEST, Channel, make_turn, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
 from ergo_py.handover.leaving_connections import LeavingConnections
@@ -22,6 +23,7 @@ from ergo_py.handover.next_version import NextVersion
 from ergo_py.handover.succession import Succession
 from ergo_py.meta import TCP
 from ergo_py.meta.inherited_sockets import InheritedSockets
+from ergo_py.meta.sockets.listener import listeners_of
 from ergo_py.meta.sockets.streams.departure import Departure
 from ergo_py.state_machine import state
 from examples.guide.moved_session import Visitor
@@ -49,6 +51,7 @@ from tests.handover.test_steps import (
     meet_predecessor,
 )
 from tests.handover.test_succession import named, place
+from tests.meta.wires import until
 from tests.support import running_node
 
 __all__ = ["named", "own_sockets", "place", "reports"]
@@ -255,7 +258,7 @@ async def test_the_old_program_ends_when_the_next_program_does_not_read_late_byt
             await old.has_ended.wait()
 
 
-async def test_the_old_program_ends_5_s_after_the_last_message_that_the_next_program_has_read(
+async def test_the_old_program_ends_when_no_message_is_read_for_5_s(
     place: Path, autojump_clock: Any
 ) -> None:
     log, drained, begun = list[Any](), trio.Event(), trio.Event()
@@ -369,6 +372,8 @@ class Postponing(StateMachine):
         elif isinstance(message, TCP.Data):
             self.postpone()
             self.send(message.connection, TCP.Send(b"soon\n"))
+        elif message == "later":
+            self.postpone()
         elif message == "open":
             self.become(self.open)
 
@@ -607,7 +612,7 @@ async def test_a_successor_without_descriptors_for_the_sockets_does_not_start(
     assert failures == ["the running program 'shop' goes on: this one has no descriptor left"]
 
 
-async def test_a_successor_ends_whose_process_hangs_with_the_state_of_an_ended_program(
+async def test_a_successor_ends_when_a_process_hangs_with_its_state(
     place: Path, autojump_clock: Any
 ) -> None:
     async def play(channel: Channel) -> None:
@@ -744,3 +749,168 @@ async def test_connections_stay_if_no_descriptor_is_left_for_the_end_of_others(
         await peer.aclose()
         await old.has_ended.wait()
     assert reports[-1]["staying"] == {"no descriptor is left": 1}
+
+
+async def test_a_connection_that_ends_before_its_batch_costs_no_other_connection(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{MOVES}_GATHER", 1.0)
+    go_on, sessions = trio.Event(), list[PID]()
+
+    class Known(Waiting):
+        def init(self) -> None:
+            sessions.append(self.pid)
+
+    async with old_program(door(partial(Known, go_on), unix=place), limit=inf) as (old, _):
+        peers = [await greeted(place) for _ in range(2)]
+        await peers[1].send_all(b"Ann\n")
+        assert await receive(peers[1], 6) == b"1 Ann\n"  # it works on
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            await succeed(channel)
+            await trio.sleep(0.1)  # virtual: the first connection is ready
+            old.node.kill(sessions[0])
+            await trio.testing.wait_all_tasks_blocked()
+            go_on.set()
+            assert len((await channel.hear())["connections"]) == 1
+            await channel.say({"begun": 1, "stay": []})
+            assert await channel.hear() == {"moved": 1}
+        for peer in peers:
+            await peer.aclose()
+
+
+async def test_a_connection_moves_behind_the_messages_of_its_hand_over(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch, reports: Reports
+) -> None:
+    collect, waits = Departure.collect, [True]
+
+    def collect_later(self: Departure) -> Any:
+        return None if waits and waits.pop() else collect(self)
+
+    monkeypatch.setattr(Departure, "collect", collect_later)
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
+        peer = await greeted(place)
+        await start(door(Visitor, unix=place), limit=inf)
+        await old.has_ended.wait()
+        assert waits == []
+        await peer.send_all(b"Ann\n")
+        assert await receive(peer, 6) == b"1 Ann\n"
+        await peer.aclose()
+    assert reports[-1]["connections"] == 1
+
+
+async def test_a_session_with_a_postponed_word_stays_until_the_end_of_its_connection(
+    place: Path, autojump_clock: Any, reports: Reports
+) -> None:
+    addresses = list[PID | Alias]()
+    children = door(partial(Postponing, addresses), unix=place)
+    async with old_program(children, limit=inf) as (old, start):
+        async with await connect(place) as peer:
+            await until(lambda: addresses)
+            old.node.send(addresses[0], "later")
+            await start(door(partial(Postponing, []), unix=place), limit=inf)
+            await until(lambda: any("done" in line for line in reports))
+            old.node.send(addresses[0], "open")
+            await peer.send_all(b"Ann\n")
+            assert await receive(peer, 4) == b"Ann\n"
+        await old.has_ended.wait()
+    assert reports[-1]["staying"] == {"has postponed messages": 1}
+
+
+class Unready(Visitor):
+    """Does not start."""
+
+    async def init(self) -> None:
+        await trio.sleep_forever()
+
+
+async def test_a_connection_stays_if_the_init_of_its_next_session_hangs(
+    place: Path, autojump_clock: Any, reports: Reports
+) -> None:
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
+        peer = await greeted(place)
+        new = await start(door(Unready, unix=place), limit=inf)
+        await new.serves.wait()
+        await trio.sleep(5)  # virtual
+        await peer.send_all(b"Ann\n")
+        assert await receive(peer, 6) == b"1 Ann\n"
+        await peer.aclose()
+        await old.has_ended.wait()
+        assert "its init did not end within 1 s" in [
+            record.fields.get("error") for record in new.log
+        ]
+    assert reports[-1]["staying"] == {"refused by the next version": 1}
+
+
+async def test_a_moved_connection_that_the_system_refuses_ends_with_its_session(
+    place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("the peer has left")
+
+    async with old_program(door(Visitor, unix=place), limit=inf) as (old, start):
+        peer = await greeted(place)
+        new = await start(door(Visitor, unix=place), limit=inf)
+        monkeypatch.setattr(listeners_of(kernel_of(new.node))[0], "go_on_with", refuse)
+        await old.has_ended.wait()
+        assert await peer.receive_some() == b""
+        await peer.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [record.event for record in new.log] == ["a moved connection has ended"]
+        assert new.node.info().processes == 3  # those of the server, and none of the session
+
+
+async def test_a_batch_without_its_turn_stays(place: Path, autojump_clock: Any) -> None:
+    answered = trio.Event()
+
+    async def play(channel: Channel) -> None:
+        for act in PREDECESSOR:
+            await act_as_predecessor(channel, act)
+        rows = [[1, "door", 3, 0, 0, 0]]
+        await channel.say({"batch": 1, "turn": 2, "connections": rows}, body=b"")
+        assert await channel.hear() == {"begun": 1, "stay": [1]}
+        answered.set()
+
+    async def check(new: Any) -> None:
+        await answered.wait()
+
+    await meet_predecessor(place, play, check)
+
+
+def no_turn() -> int:
+    raise OSError("no file is free")
+
+
+@pytest.mark.parametrize(
+    "name, value, why",
+    [
+        ("_MOST", 0, "the running program has 1 sockets with names; 0 at most can be handed over"),
+        ("make_turn", no_turn, "no descriptor is left for the turn: no file is free"),
+    ],
+    ids=["sockets", "turn"],
+)
+async def test_a_program_that_cannot_hand_over_says_so_and_goes_on(
+    name: str, value: Any, why: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"ergo_py.handover.channel.{name}", value)
+    async with old_program(door(Visitor)) as (old, _):
+        channel = await connect_to_program("shop")
+        assert channel is not None
+        with closing(channel):
+            await channel.say(REQUEST)
+            assert await channel.hear() == {"failed": why}
+        await check_waits_for_successors()
+        assert old.succession.serves
+
+
+@pytest.mark.parametrize(
+    "line", [b"[1]", b'{"size": -1}', b'{"size": 1e99}', b'{"size": 9999999999}']
+)
+async def test_a_line_that_is_no_object_or_has_a_wrong_size_is_another_language(
+    line: bytes,
+) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, closing(Channel(trio.socket.from_stdlib_socket(ours))) as channel:
+        theirs.sendall(line + b"\n")
+        assert await channel.hear() == {}

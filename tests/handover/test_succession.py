@@ -667,6 +667,45 @@ async def test_a_second_upgrade_is_refused_while_the_first_starts_its_version(
         assert "failed" in await client.hear()
 
 
+async def test_a_next_version_that_starts_while_its_program_is_stopped_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["sleep", "1000"])
+    version, begun, go_on, start = NextVersion(), trio.Event(), threading.Event(), subprocess.Popen
+
+    def start_later(*args: Any, **options: Any) -> Any:
+        trio.from_thread.run_sync(begun.set)
+        go_on.wait()
+        return start(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start_later)
+    async with upgrade(version, inf) as client:
+        await begun.wait()
+        version.stop()
+        go_on.set()
+        pid = (await client.hear())["started"]
+        assert await client.hear() == {
+            "failed": "the running program was stopped before its next version had its turn, and "
+            "has stopped it, too",
+            "ends": True,
+        }
+    with suppress(ChildProcessError):  # it was waited for
+        _, status = await trio.to_thread.run_sync(os.waitpid, pid, 0)
+        assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+async def test_a_next_version_starts_where_its_program_runs_if_pwd_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["sh", "-c", 'pwd -P > "$TOLD"'])
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    monkeypatch.setenv("PWD", str(tmp_path / "nowhere"))
+    async with upgrade(NextVersion(), inf) as client:
+        assert "started" in await client.hear()
+        assert "failed" in await client.hear()
+    assert (tmp_path / "told").read_text(encoding="utf-8").strip() == str(Path.cwd().resolve())
+
+
 async def test_a_program_of_another_protocol_is_refused_before_anything_moves(
     place: Path, named: InheritedSockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
