@@ -913,4 +913,5 @@ async def test_a_line_that_is_no_object_or_has_a_wrong_size_is_another_language(
     ours, theirs = socket.socketpair()
     with theirs, closing(Channel(trio.socket.from_stdlib_socket(ours))) as channel:
         theirs.sendall(line + b"\n")
-        assert await channel.hear() == {}
+        with trio.fail_after(5):
+            assert await channel.hear() == {}
