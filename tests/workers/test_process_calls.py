@@ -219,7 +219,7 @@ async def test_the_first_start_that_the_system_refuses_fails_the_process(
 
 async def until_failed(node: Node, pid: Any, least: int) -> None:
     """Wait until so many starts in a row have failed."""
-    while int((await node.inspect(pid))["failed_starts"]) < least:  # noqa: ASYNC110
+    while int((await node.inspect(pid, timeout=60.0))["failed_starts"]) < least:  # noqa: ASYNC110
         await trio.sleep(0.001)
 
 
