@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 
+from benchmarks.worlds.__main__ import WORLDS as EXPLORED_WORLDS
+
 SALTS = ("0", "1", "12345")
-WORLDS = (
+SMALL = (
     "tests.testing.world.singletons",
     "tests.testing.world.machine.connected",
     "tests.testing.world.machine.threaded",
@@ -22,6 +24,9 @@ WORLDS = (
 """Three nodes with a singleton, sockets, threads, and nodes in a network that is cut, without a
 world.
 """
+EXPLORED = tuple(f"{world.__module__}:{name}" for name, world in EXPLORED_WORLDS.items())
+"""The worlds of networks, clusters and entities whose seeds are explored."""
+WORLDS = (*SMALL, *EXPLORED)
 
 
 @contextmanager

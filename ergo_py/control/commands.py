@@ -6,11 +6,12 @@ import json
 import os
 import platform
 import sys
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from time import perf_counter, time
+from time import perf_counter
 from typing import Final
 
 from .._core.inspection.census import list_living, read_row
@@ -86,7 +87,7 @@ def ps(client: Client, arguments: Arguments, beat: Beat) -> object:
         "alive": totals["processes"] + totals["metas"],
         "mailbox": chosen.mailbox,
         "rate": chosen.rate,
-        "at": time(),
+        "at": time.time(),
         "blocked": beat.blocked,
     }
 
@@ -110,7 +111,7 @@ def _ps_threads(client: Client, find: str, skip: int, limit: int, beat: Beat) ->
         "alive": len(processes) + len(metas),
         "mailbox": sum(len(meta.mailbox) for meta in fitting),
         "rate": 0.0,
-        "at": time(),
+        "at": time.time(),
         "blocked": beat.blocked,
     }
 

@@ -34,6 +34,10 @@ _LOOK: Final = 0.05
 _BACKOFF: Final = Backoff(0.1, 60.0, jitter=0.2)
 
 
+def _time_of_day() -> float:
+    return time.time()  # looked up at each call: a world of the tests has a time of day of its own
+
+
 class Entities(Actor):
     """Keeps entities: a child of a supervisor, ``ChildSpec("entities", Entities,
     SQLite("state.db"), [Account], types=[messages])``.
@@ -78,7 +82,7 @@ class Entities(Actor):
         backoff: Backoff = _BACKOFF,
         max_state: int = 1 << 20,
         max_waiting: int = 1000,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = _time_of_day,
         shards: int | None = None,
         lease: float = 10.0,
     ) -> None:

@@ -206,14 +206,14 @@ async def test_jobs_are_added_replaced_removed_and_run_now(autojump_clock: MockC
     assert (notes.begun, others.begun) == ([0, 30], [])
 
 
-class SetClock(datetime):
-    """The clock of the system, which someone sets."""
+class SetClock:
+    """The clock of the system, which someone sets: stands for the module ``time``."""
 
     ahead = timedelta()
 
     @classmethod
-    def now(cls, tz: Any = None) -> "SetClock":
-        return cls.fromtimestamp((START + cls.ahead).timestamp() + trio.current_time(), tz)
+    def time(cls) -> float:
+        return (START + cls.ahead).timestamp() + trio.current_time()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ async def test_after_a_clock_was_set_back_jobs_run_by_it_and_a_short_step_repeat
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ergo_py.schedules.scheduler.datetime", SetClock)
+    monkeypatch.setattr("ergo_py.schedules.scheduler.time", SetClock)
     monkeypatch.setattr(SetClock, "ahead", timedelta(seconds=-trio.current_time()))
     log: list[Any] = []
     async with running_node(limit=1e6) as node:
@@ -257,7 +257,7 @@ async def test_after_a_clock_was_set_back_jobs_run_by_it_and_a_short_step_repeat
 async def test_a_clock_that_was_far_ahead_for_a_while_stops_no_job(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ergo_py.schedules.scheduler.datetime", SetClock)
+    monkeypatch.setattr("ergo_py.schedules.scheduler.time", SetClock)
     monkeypatch.setattr(SetClock, "ahead", timedelta(seconds=-trio.current_time()))
     right = SetClock.ahead
     async with running_node(limit=1e6) as node:

@@ -8,6 +8,7 @@ on.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,12 +65,11 @@ class World:
         store, world = MemoryStore(), self
         self.began = trio.current_time()
 
-        class WrongClock(datetime):
-            @classmethod
-            def now(cls, tz: Any = None) -> "WrongClock":
-                return cls.fromtimestamp(life.now(world.hour()).timestamp(), tz)
+        def tell_time() -> float:
+            return life.now(world.hour()).timestamp()
 
-        monkeypatch.setattr("ergo_py.schedules.scheduler.datetime", WrongClock)
+        clock = SimpleNamespace(time=tell_time)
+        monkeypatch.setattr("ergo_py.schedules.scheduler.time", clock)
         for life in lives:
             await self.sleep_until(life.begin)
             async with open_node("schedule@test", log_output="none", watchdog=None) as node:

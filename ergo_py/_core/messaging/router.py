@@ -3,12 +3,12 @@
 No other module does either, except for two inlined copies of `Router.send` on hot paths.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from math import inf
-from time import time
 from typing import Any, Final, cast
 
 import trio
@@ -338,7 +338,7 @@ class Router(Addresses):
         and the type of the request.
         """
         names = [getattr(self.processes.get(each), "name", None) or str(each) for each in ring]
-        self.deadlocks.append((time(), tuple(ring), tuple(names), type(request).__qualname__))
+        self.deadlocks.append((time.time(), tuple(ring), tuple(names), type(request).__qualname__))
         return DeadlockError(to, request, ring, *texts)
 
     def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> object:

@@ -1,9 +1,10 @@
 """`Obituaries`: post-mortem records of the last processes and meta-processes that ended."""
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from time import perf_counter, time
+from time import perf_counter
 from typing import Any, Final
 
 from ..vocabulary.envelopes import END_NOTICE, ENDS, EXIT, Envelope
@@ -108,7 +109,7 @@ class Obituaries:
             process.name,
             process.callbacks.behaviour,
             reason,
-            time(),
+            time.time(),
             perf_counter() - process.born,
             handled,
         )

@@ -1,6 +1,6 @@
 """Prints the digests of worlds: `python -m tests.testing.world.digests MODULE,MODULE 1 2 3`, a
-line for each module and seed. The world is the function ``busy`` of the module; a module without a
-world has a function ``digest_of``.
+line for each module and seed. The world is the function ``busy`` of the module, or the function
+that ``MODULE:FUNCTION`` names; a module without a world has a function ``digest_of``.
 """
 
 import sys
@@ -24,9 +24,10 @@ def digest_of(busy: Any, seed: int) -> str:
 def main(modules: str, *seeds: str) -> None:
     """Print the digest of each module and seed."""
     for name in modules.split(","):
-        module = import_module(name)
-        if hasattr(module, "busy"):
-            digest = partial(digest_of, module.busy)
+        module_name, _, function = name.partition(":")
+        module = import_module(module_name)
+        if function or hasattr(module, "busy"):
+            digest = partial(digest_of, getattr(module, function or "busy"))
         else:
             digest = module.digest_of
         for seed in seeds:

@@ -1,23 +1,29 @@
 """Sockets, programs, threads, real sleeps and written files raise at their line in a world."""
 
+import ast
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import Actor
+from ergo_py import Actor, Caller, ChildSpec, Cron, Job, Node, Scheduler, ask
+from ergo_py.entities import Entities, Entity, MemoryStore
 from ergo_py.testing import World
-from ergo_py.testing.world.outside import OutsideError
+from ergo_py.testing.world.outside import EPOCH, OutsideError
 from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
+
+PACKAGE = Path(__file__).parents[3] / "ergo_py"
 
 
 def failure_of(use: Callable[[], object]) -> Exception | None:
@@ -85,3 +91,58 @@ def test_after_a_world_and_in_other_threads_all_is_allowed(tmp_path: Path) -> No
     assert run_world(World(Plan(0)), test) is None
     time.sleep(0)
     (tmp_path / "notes").write_text("x")
+
+
+class Alarm(Entity[None]):
+    def handle_call(self, request: float, caller: Caller) -> None:
+        self.send_after(request, self.entity(Alarm, self.key), "ring", name="alarm")
+
+
+def test_timers_of_entities_and_jobs_have_the_time_of_day_of_the_world() -> None:
+    store = MemoryStore()
+
+    async def start(node: Node) -> None:
+        entities = Entities.spec(store, [Alarm])
+        jobs = Scheduler.spec([Job("report", Cron("@hourly"), trio.lowlevel.checkpoint)])
+        await node.supervise([ChildSpec("entities", entities), ChildSpec("jobs", jobs)])
+
+    async def test(world: World) -> None:
+        (a,) = await world.start(1, start)
+        await trio.sleep(100)
+        asked_at = world.clock.world_time()
+        await a.node.entity(Alarm, "it").call(60.0)
+        (due,) = await store.due(inf, 1)
+        assert due.moment == pytest.approx(EPOCH + asked_at + 60.0, abs=1.0)
+        (job,) = await a.node.call("jobs", ask(Scheduler.jobs))
+        assert job.next_run == datetime.fromtimestamp(EPOCH, UTC) + timedelta(hours=1)
+
+    failure = run_world(World(Plan(0)), test)
+
+    assert failure is None, failure
+
+
+def clocks_of_the_system(tree: ast.AST) -> Iterator[int]:
+    """The lines that read the time of day past the module ``time``, or keep its function."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module="time", names=names):
+                if any(each.name == "time" for each in names):
+                    yield node.lineno
+            case ast.Attribute(value=ast.Name(id="time"), attr="time"):
+                if id(node) not in called:
+                    yield node.lineno
+            case ast.Attribute(value=ast.Name(id="datetime" | "date"), attr="now" | "today"):
+                yield node.lineno
+
+
+def test_the_package_reads_the_time_of_day_where_a_world_replaces_it() -> None:
+    """A function that was kept before the world began has the time of the system."""
+    found = [
+        f"{path.relative_to(PACKAGE).as_posix()}:{line}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line in clocks_of_the_system(ast.parse(path.read_text(encoding="utf-8")))
+        if not path.is_relative_to(PACKAGE / "testing")
+    ]
+
+    assert found == []
