@@ -128,11 +128,14 @@ class _Deadlines:
     def expire(self, now: float) -> bool:
         """Called by trio: cancel the scopes whose moment has come."""
         is_any = False
-        while self.next_deadline() <= now:
-            _, _, scope = heappop(self._heap)
-            _expire(scope)
-            self._entries.pop(scope, None)
-            is_any = True
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            moment, number, scope = heappop(heap)
+            entry = self._entries.get(scope)
+            if entry is not None and entry[1] == number and entry[0] == moment:
+                _expire(scope)
+                self._entries.pop(scope, None)
+                is_any = True
         return is_any
 
     def owners(self) -> list[str]:

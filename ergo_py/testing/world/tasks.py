@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import trio
 from trio.lowlevel import Task, current_task
@@ -14,6 +13,7 @@ from ..._core.runtime.bridge import get_ident
 
 __all__ = ["THREAD", "TaskOwners", "WorldOrder", "describe_tasks", "lift_shields", "tasks_of_run"]
 
+_CONTEXT: Final[Any] = trio._core._run.GLOBAL_RUN_CONTEXT
 THREAD: Final = ": thread"
 """The end of the name of a system task that runs a thread of a node."""
 
@@ -22,8 +22,11 @@ class TaskOwners:
     """Tells the node that a task belongs to, by the nurseries around it."""
 
     def __init__(self) -> None:
-        self._owners: WeakKeyDictionary[Task, str] = WeakKeyDictionary()
-        """The known owners; an empty name for tasks of the world itself."""
+        self._owners: dict[int, str] = {}
+        """The known owners by the numbers of tasks, which trio does not use again; an empty name
+        for tasks of the world itself. Each deadline asks for its owner, and a table of weak
+        references took three times as long.
+        """
         self._system: dict[str, str] = {}
         self._threads: dict[int, str] = {}
         """The nodes of threads, by the numbers of the operating system."""
@@ -35,7 +38,7 @@ class TaskOwners:
 
     def add_task(self, task: Task, node: str) -> None:
         """Let a task, and all tasks below it, belong to a node."""
-        self._owners[task] = node
+        self._owners[task._counter] = node
 
     @contextmanager
     def acting_as(self, node: str) -> Iterator[None]:
@@ -44,11 +47,11 @@ class TaskOwners:
         """
         task = current_task()
         before = self.of(task)
-        self._owners[task] = node
+        self._owners[task._counter] = node
         try:
             yield
         finally:
-            self._owners[task] = before
+            self._owners[task._counter] = before
 
     def add_thread(self, ident: int, node: str) -> None:
         """Let a thread belong to a node."""
@@ -62,7 +65,7 @@ class TaskOwners:
         """The name of the node that the running task, or the running thread, belongs to; empty
         between two tasks.
         """
-        task = getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "task", None)
+        task = getattr(_CONTEXT, "task", None)
         return self._threads.get(get_ident(), "") if task is None else self.of(task)
 
     def is_system_task(self, task: Task, node: str) -> bool:
@@ -71,7 +74,7 @@ class TaskOwners:
 
     def of(self, task: Task) -> str:
         """The name of the node that a task belongs to; empty for a task of the world."""
-        found = self._owners.get(task)
+        found = self._owners.get(task._counter)
         if found is None:
             nursery = task.parent_nursery
             if task.name in self._system:
@@ -80,7 +83,7 @@ class TaskOwners:
                 found = ""
             else:
                 found = self.of(nursery.parent_task)
-            self._owners[task] = found
+            self._owners[task._counter] = found
         return found
 
 
