@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from time import perf_counter
 from typing import Final, TypeVar
 from zlib import crc32
 
@@ -515,7 +514,7 @@ def _handle_some(step: Stage, chunk: Sequence[Entry]) -> list[object]:
     """
     results: list[object] = []
     failed: set[Hashable] = set()
-    end = perf_counter() + _SLICE
+    end = sources.slice_clock() + _SLICE
     for entry in chunk:
         if entry.key is not None and entry.key in failed:
             results.append(_SKIPPED)
@@ -525,7 +524,7 @@ def _handle_some(step: Stage, chunk: Sequence[Entry]) -> list[object]:
         except Exception as error:
             results.append(_Failure(error))
             failed.add(entry.key)
-        if perf_counter() >= end:
+        if sources.slice_clock() >= end:
             break
     return results
 

@@ -2,12 +2,13 @@
 
 from enum import StrEnum
 from math import inf
+from time import perf_counter
 from typing import Any, ClassVar
 
 import pytest
 import trio
 
-from ergo_py import Actor, Backoff, BadInputError, ChildSpec, Reject
+from ergo_py import Actor, Backoff, BadInputError, ChildSpec, Node, Reject
 from ergo_py.pipelines import (
     Batch,
     Item,
@@ -22,6 +23,9 @@ from ergo_py.pipelines import (
 from ergo_py.pipelines.lanes import Lanes
 from ergo_py.telemetry.figures import read_figures
 from ergo_py.telemetry.metrics import families_of
+from ergo_py.testing import World
+from ergo_py.testing.world.plan import Plan
+from ergo_py.testing.world.world import run_world
 from tests.pipelines.broker import (
     QUICK,
     Broker,
@@ -811,3 +815,31 @@ def test_a_pipeline_has_no_limit_for_its_end_but_its_own() -> None:
     spec = ChildSpec("jobs", Pipeline.spec(BrokerSource(Broker()), Collect()))
 
     assert spec.shutdown == spec.options.terminate_timeout == float("inf")
+
+
+def test_a_seed_repeats_a_pipeline_on_a_machine_of_any_speed() -> None:
+    def digest_of(seconds: float) -> str:
+        class Work(Stage):
+            def handle(self, item: Item) -> object:
+                end = perf_counter() + seconds
+                while perf_counter() < end:
+                    pass
+                return item.body
+
+        async def test(world: World) -> None:
+            broker, sink = Broker(*range(20)), Collect()
+
+            async def start(node: Node) -> None:
+                plan = Pipeline.spec(BrokerSource(broker), Work(), sink)
+                await node.supervise([ChildSpec("jobs", plan)])
+
+            await world.start(1, start)
+            await until(lambda: broker.is_done)
+            assert sorted(sink.bodies) == list(range(20))
+
+        world = World(Plan(3))
+        failure = run_world(world, test)
+        assert failure is None, failure
+        return world.history.digest
+
+    assert digest_of(0.0) == digest_of(0.006)
