@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
+
+import trio
 
 __all__ = ["EXAMPLES", "ROOT", "Program", "promised", "promises", "run_here", "running"]
 
@@ -40,11 +43,14 @@ def promised(folder: str) -> str:
     return printed
 
 
-def run_here(path: Path, *arguments: object) -> None:
+def run_here(path: Path, *arguments: object, clock: trio.abc.Clock | None = None) -> None:
     """Run an example in this program, which has its imports already: most of the time of a short
     program is that of its imports.
     """
-    with mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]):
+    with (
+        mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]),
+        mock.patch.object(trio, "run", partial(trio.run, clock=clock)) if clock else nullcontext(),
+    ):
         runpy.run_path(str(path), run_name="__main__")
 
 
