@@ -50,7 +50,7 @@ class StateType:
         StateTypeError: the class is not closed, or has a field without a default.
     """
 
-    __slots__ = ("_decode", "_is_large", "cls", "name")
+    __slots__ = ("_decode", "_has_parts", "_is_large", "_names", "cls", "name")
 
     def __init__(self, cls: Any) -> None:
         self.cls: Final = cls
@@ -63,8 +63,14 @@ class StateType:
                 "msgspec.Struct whose fields all have defaults, as in `class Account("
                 "Entity[Balance])`"
             )
-        _check(cls, self.name, self.name, set())
-        self.new()
+        classes: set[Any] = set()
+        _check(cls, self.name, self.name, classes)
+        self._has_parts = any(dataclasses.is_dataclass(each) for each in classes - {cls})
+        """It has dataclasses inside."""
+        new = self.new()
+        fields = dataclasses.fields(new) if dataclasses.is_dataclass(new) else ()
+        self._names = frozenset(each.name for each in fields if hasattr(new, "__dict__"))
+        """The fields of a dataclass without slots."""
         self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(cls).decode
 
     def is_first_large(self, encoded: bytes) -> bool:
@@ -122,6 +128,7 @@ class StateType:
         """
         try:
             state = self._decode(encoded)
+            self._complete(state)
             if _encode(state) == encoded:
                 return state  # no field is missing or unknown
         except msgspec.MsgspecError:
@@ -139,9 +146,18 @@ class StateType:
             raise ValueError(f"upgrade raised {type(error).__name__}: {error}") from error
         return self._converted(upgraded)
 
+    def _complete(self, state: object) -> None:
+        """Put defaults into a decoded state. msgspec leaves a field out if the class has its
+        default as an attribute, and later does not encode it: a version of the class with another
+        default would then load that one.
+        """
+        if self._has_parts or (self._names and not self._names <= vars(state).keys()):
+            _complete(state)
+
     def _converted(self, data: object) -> Any:
         try:
             state = self._decode(_encode(data))
+            self._complete(state)
         except msgspec.ValidationError as error:
             raise ValueError(str(error)) from None
         # msgspec drops fields that a class does not have.
@@ -149,6 +165,24 @@ class StateType:
         if unknown:
             raise ValueError(f"it has the unknown field {unknown}")
         return state
+
+
+def _complete(value: object) -> None:
+    """Put defaults that are attributes of their class into a dataclass, and into its parts."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            _complete(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            _complete(each)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            _complete(getattr(value, name))
+    elif dataclasses.is_dataclass(value):
+        attributes = getattr(value, "__dict__", {})
+        for field in dataclasses.fields(value):
+            attributes.setdefault(field.name, getattr(value, field.name))
+            _complete(attributes[field.name])
 
 
 def _unknown(data: object, kept: object, path: str) -> str:
@@ -202,6 +236,11 @@ def _check(annotation: object, where: str, state: str, seen: set[Any]) -> None:
         if cls in seen:
             return
         seen.add(cls)
+        if getattr(getattr(cls, "__struct_config__", None), "omit_defaults", False):
+            raise StateTypeError(
+                f"{where}: omit_defaults=True leaves a value out that is the default, and a later "
+                "version of the class may have another default; leave the option out"
+            )
         for name, hint in _hints(cls, where).items():
             _check(hint, f"{where}.{name}", state, seen)
     elif origin in (Union, types.UnionType):

@@ -89,6 +89,10 @@ def test_every_state_that_is_stored_is_loaded_as_it_was(state: Simple) -> None:
     assert kind.load(encoded) == state
 
 
+class Omitting(msgspec.Struct, omit_defaults=True):
+    amount: int = 0
+
+
 def _with(annotation: Any) -> Any:
     return dataclass(type("Odd", (), {"__annotations__": {"part": annotation}, "part": None}))
 
@@ -106,6 +110,7 @@ def _with(annotation: Any) -> Any:
         (complex, "complex"),
         (typing.Callable[[], None], "Callable"),
         (set[Inner], "the order of a set"),
+        (Omitting, "Odd.part: omit_defaults=True"),
         (dict[str, object], "object"),
     ],
 )
@@ -142,6 +147,55 @@ class Version2:
 
 def test_a_missing_field_takes_its_default() -> None:
     assert StateType(Version2).load(_encoded({"amount": 5})) == Version2(5, "EUR")
+
+
+@dataclass
+class Line:
+    text: str = ""
+    tax: int = 19
+
+
+class Total(msgspec.Struct):
+    line: Line = msgspec.field(default_factory=Line)
+
+
+@dataclass
+class Bill:
+    currency: str = "EUR"
+    lines: list[Line] = field(default_factory=list)
+    notes: dict[str, tuple[Line, ...]] = field(default_factory=dict)
+    total: Total = field(default_factory=Total)
+
+
+def test_a_default_that_was_taken_is_stored_for_versions_with_another_default() -> None:
+    kind, line, whole = StateType(Bill), {"text": "tea"}, {"text": "tea", "tax": 19}
+    expected = {
+        "currency": "EUR",
+        "lines": [whole],
+        "notes": {"a": [whole]},
+        "total": {"line": whole},
+    }
+    parts = {"lines": [line], "notes": {"a": [line]}, "total": {"line": line}}
+
+    for data in (parts, {**expected, **parts}, *({**expected, key: parts[key]} for key in parts)):
+        loaded = kind.load(_encoded(data))
+
+        assert msgspec.msgpack.decode(kind.encode(loaded)) == expected
+    assert msgspec.msgpack.decode(kind.encode(kind.load(_encoded({})))) == {
+        "currency": "EUR",
+        "lines": [],
+        "notes": {},
+        "total": {"line": {"text": "", "tax": 19}},
+    }
+
+
+@pytest.mark.parametrize("data", [{"line": {"text": "x"}}, {}])
+def test_a_default_inside_of_a_struct_is_stored(data: object) -> None:
+    kind = StateType(Total)
+
+    stored = msgspec.msgpack.decode(kind.encode(kind.load(_encoded(data))))
+
+    assert stored["line"]["tax"] == 19
 
 
 @pytest.mark.parametrize(
