@@ -6,7 +6,8 @@ annotations say how each part is decoded.
 
 import dataclasses
 import types
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -190,21 +191,36 @@ def _unknown(data: object, kept: object, path: str) -> str:
     if isinstance(data, dict):
         if not isinstance(kept, dict):
             return path or "."
+        others = kept
+        if not data.keys() <= kept.keys():  # a key may be a set
+            others = {_unordered(key): value for key, value in kept.items()} | kept
         for key, value in data.items():
             where = f"{path}.{key}" if path else str(key)
-            if key not in kept:
+            name = key if key in kept else _unordered(key)
+            if name not in others:
                 return where
-            if found := _unknown(value, kept[key], where):
+            if found := _unknown(value, others[name], where):
                 return found
     elif isinstance(data, list):
         if not isinstance(kept, list) or len(kept) < len(data):
             return path or "."
+        if _unordered(data) == _unordered(kept):
+            return ""
         for number, (value, other) in enumerate(zip(data, kept, strict=False)):
             if isinstance(value, dict | list) and (
                 found := _unknown(value, other, f"{path}[{number}]")
             ):
                 return found
     return ""
+
+
+def _unordered(data: object) -> Hashable:
+    """Equal for lists with the same elements, in any order: a set has another order in each
+    program, and is stored as a list.
+    """
+    if isinstance(data, list | tuple):
+        return frozenset(Counter(map(_unordered, data)).items())
+    return data if isinstance(data, Hashable) else _encode(data)
 
 
 # -- closed types ----------------------------------------------------------------------------------
@@ -250,7 +266,7 @@ def _check(annotation: object, where: str, state: str, seen: set[Any]) -> None:
         for each in args:
             if each is Ellipsis:
                 continue
-            if origin in (set, frozenset) and _is_class(each):
+            if origin in (set, frozenset) and _has_class(each):
                 raise _open(where, annotation, "a list or a dict: the order of a set is not kept")
             _check(each, f"{where}[]", state, seen)
     elif origin is dict:
@@ -258,6 +274,11 @@ def _check(annotation: object, where: str, state: str, seen: set[Any]) -> None:
             _check(each, f"{where}[]", state, seen)
     else:
         raise _open(where, annotation, _instead(annotation))
+
+
+def _has_class(annotation: object) -> bool:
+    parts = get_args(annotation)
+    return _is_class(annotation) or _is_class(get_origin(annotation)) or any(map(_has_class, parts))
 
 
 def _hints(cls: object, where: str) -> dict[str, Any]:

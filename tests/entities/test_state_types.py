@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from itertools import permutations
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID, uuid4
 
@@ -110,6 +111,7 @@ def _with(annotation: Any) -> Any:
         (complex, "complex"),
         (typing.Callable[[], None], "Callable"),
         (set[Inner], "the order of a set"),
+        (set[tuple[Inner, ...]], "the order of a set"),
         (Omitting, "Odd.part: omit_defaults=True"),
         (dict[str, object], "object"),
     ],
@@ -143,6 +145,53 @@ class Version2:
     amount: int = 0
     currency: str = "EUR"
     parts: list[Inner] = field(default_factory=list)
+
+
+class Pair(msgspec.Struct, array_like=True):
+    x: int = 0
+    y: int = 0
+
+
+@dataclass
+class Sets:
+    paths: set[tuple[str, ...]] = field(default_factory=set)
+    teams: set[frozenset[str]] = field(default_factory=set)
+    distances: dict[frozenset[str], list[int]] = field(default_factory=dict)
+    pairs: list[Pair] = field(default_factory=list)
+
+
+def test_sets_that_another_program_has_stored_in_its_order_are_loaded() -> None:
+    names = ["a", "b", "c"]
+    sets = Sets(
+        {("a",), ("b", "c"), ()},
+        {frozenset("a"), frozenset("abc")},
+        {frozenset("ab"): [1], frozenset("abc"): [2, 3]},
+    )
+
+    # The order of a set of texts follows from the salt of hashes of its program.
+    for one, two in permutations([("a",), ("b", "c")]):
+        for team in permutations(names):
+            stored = {
+                "paths": [one, (), two],
+                "teams": [["a"], team],
+                "distances": {team: [2, 3], ("b", "a"): [1]},
+            }
+            assert StateType(Sets).load(_encoded(stored)) == sets
+
+
+@pytest.mark.parametrize(
+    "data, text",
+    [
+        ({"paths": [["a"], ["a"]]}, "paths"),
+        ({"teams": [["a", "a"]]}, "teams"),
+        ({"distances": {("a", "a"): [1]}}, "distances"),
+        ({"pairs": [[1, 2, {}]]}, "pairs"),
+        ({"pairs": [[1, 2, msgspec.msgpack.Ext(5, b"x")]]}, "pairs"),
+    ],
+)
+def test_a_part_of_a_list_or_set_that_is_not_kept_is_refused(data: object, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        StateType(Sets).load(_encoded(data))
 
 
 def test_a_missing_field_takes_its_default() -> None:
