@@ -72,7 +72,13 @@ class StateType:
         fields = dataclasses.fields(new) if dataclasses.is_dataclass(new) else ()
         self._names = frozenset(each.name for each in fields if hasattr(new, "__dict__"))
         """The fields of a dataclass without slots."""
-        self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(cls).decode
+        try:
+            self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(cls).decode
+        except TypeError as error:
+            raise StateTypeError(
+                f"{self.name}: {error}; write plain fields, and msgspec.Struct classes with "
+                "`tag=True` where a part may have one of several classes"
+            ) from error
 
     def is_first_large(self, encoded: bytes) -> bool:
         """Whether this is the first state of the class that is large."""
@@ -145,7 +151,10 @@ class StateType:
             upgraded = upgrade(data)
         except Exception as error:
             raise ValueError(f"upgrade raised {type(error).__name__}: {error}") from error
-        return self._converted(upgraded)
+        try:
+            return self._converted(upgraded)
+        except ValueError as error:
+            raise ValueError(f"the result of upgrade does not fit: {error}") from None
 
     def _complete(self, state: object) -> None:
         """Put defaults into a decoded state. msgspec leaves a field out if the class has its
@@ -159,7 +168,7 @@ class StateType:
         try:
             state = self._decode(_encode(data))
             self._complete(state)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, TypeError) as error:
             raise ValueError(str(error)) from None
         # msgspec drops fields that a class does not have.
         unknown = _unknown(data, _decode_any(_encode(state)), "")

@@ -90,6 +90,11 @@ def test_every_state_that_is_stored_is_loaded_as_it_was(state: Simple) -> None:
     assert kind.load(encoded) == state
 
 
+@dataclass
+class Version1:
+    amount: int = 0
+
+
 class Omitting(msgspec.Struct, omit_defaults=True):
     amount: int = 0
 
@@ -112,6 +117,7 @@ def _with(annotation: Any) -> Any:
         (typing.Callable[[], None], "Callable"),
         (set[Inner], "the order of a set"),
         (set[tuple[Inner, ...]], "the order of a set"),
+        (Inner | Point | Version1 | None, "Odd: .*may not contain more than one"),
         (Omitting, "Odd.part: omit_defaults=True"),
         (dict[str, object], "object"),
     ],
@@ -277,3 +283,14 @@ def test_an_upgrade_gets_data_that_does_not_fit() -> None:
     assert kind.load(_encoded({"cents": 5})) == Upgraded(5)
     with pytest.raises(ValueError, match="upgrade raised KeyError"):
         kind.load(_encoded({"other": 5}))
+
+
+@pytest.mark.parametrize("wrong", [object(), "\udc80", {"cents": object()}, None])
+def test_an_upgrade_to_data_that_cannot_be_stored_is_refused(wrong: object) -> None:
+    class Wrong(Upgraded):
+        @classmethod
+        def upgrade(cls, data: dict[str, Any]) -> Any:
+            return wrong
+
+    with pytest.raises(ValueError, match="the result of upgrade does not fit: "):
+        StateType(Wrong).load(_encoded({"amount": 5}))
