@@ -9,6 +9,7 @@ from .worlds.clusters import groups, leases, names
 from .worlds.entities import bank, parking
 from .worlds.networks import messages, watches
 from .worlds.shards import fleet, moves
+from .worlds.versions import versions
 
 __all__ = ["FAULTS", "Planted"]
 
@@ -618,6 +619,53 @@ FAULTS = (
         "        for _, address in found:\n"
         "            if is_here(address):\n"
         "                self.add(0.0, address)\n",
+    ),
+    Planted(
+        "a row of a newer class is loaded without its further fields",
+        *(versions, STATE_TYPES),
+        "        if unknown:\n",
+        "        if not data:\n",
+    ),
+    Planted(
+        "a default that was taken is not stored",
+        *(versions, STATE_TYPES),
+        "            _complete(state)\n\n",
+        "            pass\n\n",
+    ),
+    Planted(
+        "an upgraded state is not the result of upgrade",
+        *(versions, STATE_TYPES),
+        "            return self._converted(upgraded)\n",
+        "            return self.new()\n",
+    ),
+    Planted(
+        "a refusal after an upgrade puts the bytes of the older class back",
+        *(versions, ACTIVATION),
+        "        self._stored = self._state_type.encode(self.entity.state, self.record.state)\n",
+        "        self._stored = self.record.state or self._state_type.encode(self.entity.state)\n",
+    ),
+    Planted(
+        "an entity that cannot be read begins again without its timers",
+        *(versions, ACTIVATION),
+        "            raise StateUnreadableError(\n"
+        "                self.address.kind, self.address.key, state_type.name, str(error)\n"
+        "            ) from None\n",
+        "            self.record.delete()\n            return state_type.new()\n",
+    ),
+    Planted(
+        "entities are loaded before their moments",
+        *(versions, SCHEDULE),
+        "                self.add(moment, address)\n",
+        "                self.add(moment - 3.0, address)\n",
+    ),
+    Planted(
+        "a start loads rows with work in a distant future",
+        *(versions, SCHEDULE),
+        "        found = await store.due(self._now() + _HORIZON, self._limit)\n"
+        "        for moment, address in found:\n",
+        "        found = await store.due(1e9, self._limit)\n"
+        "        for moment, address in found:\n"
+        "            moment = min(moment, self._now() + 2.0)\n",
     ),
     Planted(
         "a parked message that has arrived gets a new number",

@@ -12,10 +12,11 @@ from .clusters import groups, leases, names
 from .entities import bank, parking
 from .networks import messages, watches
 from .shards import fleet, moves
+from .versions import versions
 
 WORLDS: dict[str, Any] = {
     each.__name__: each
-    for each in (messages, watches, leases, names, groups, bank, parking, fleet, moves)
+    for each in (messages, watches, leases, names, groups, bank, parking, versions, fleet, moves)
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from zlib import crc32
 
 import msgspec
+import trio
 
 from ergo_py import Actor
 from ergo_py.entities import EntityStoreError, FencedError
@@ -36,8 +37,8 @@ class DiskStore:
         """All rows, with the moment at which each is due."""
         self.complaints: list[str] = []
         """Writes that no correct keeper asks for."""
-        self.loaded: set[Address] = set()
-        """The addresses whose rows were read."""
+        self.loads: list[tuple[float, Address, float | None]] = []
+        """The rows that were read: when, and the moment at which each is due."""
         self._read()
 
     def records(self) -> dict[Address, Record]:
@@ -82,9 +83,10 @@ class DiskStore:
         """The rows at these addresses."""
         await self._disk.wait()
         self._check()
-        self.loaded.update(addresses)
-        found = [self.rows.get(address) for address in addresses]
-        return [None if each is None else each[0] for each in found]
+        found = [self.rows.get(address, (None, None)) for address in addresses]
+        now = trio.current_time()
+        self.loads += [(now, each, due) for each, (_, due) in zip(addresses, found, strict=True)]
+        return [row for row, _ in found]
 
     def fill(self, rows: dict[Address, tuple[Row, float | None]]) -> None:
         """Begin with rows that an earlier program has left."""

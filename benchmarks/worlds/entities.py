@@ -739,7 +739,7 @@ def rows_stay(book: Book, _balances: dict[str, Balance], _history: History) -> I
         if book.store.rows[address] != row:
             yield f"the row of {address} was {row}, and is {book.store.rows[address]}"
     for store in book.stores:
-        if found := sorted(store.loaded & OLD.keys()):
+        if found := sorted({address for _, address, _ in store.loads} & OLD.keys()):
             yield f"{found} were loaded, without a command and without work to do"
 
 

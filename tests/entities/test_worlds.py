@@ -1,10 +1,11 @@
-"""Worlds of entities keep their promises, for 200 seeds of both worlds together; `python -m
-benchmarks worlds` explores more.
+"""Worlds of entities keep their promises, for 200 seeds of `bank` and `parking` together, and a few
+of `versions`, which are alike; `python -m benchmarks worlds` explores more.
 """
 
 import pytest
 
 from benchmarks.worlds.entities import bank, parking
+from benchmarks.worlds.versions import versions
 from ergo_py.testing.world.simulation import Simulation
 from tests.support import THOROUGH
 
@@ -23,5 +24,14 @@ def test_entities_keep_their_promises_through_crashes_and_faults_of_the_disk(fir
 @pytest.mark.parametrize("first", range(0, SEEDS // 4, PART))
 def test_parked_messages_that_are_retried_take_effect_once(first: int) -> None:
     simulation = Simulation(parking, PART)
+
+    assert simulation.run(range(first, first + PART)) == PART
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS // 16, PART))
+def test_each_version_of_a_program_keeps_the_rows_of_the_others(
+    first: int,
+) -> None:
+    simulation = Simulation(versions, PART)
 
     assert simulation.run(range(first, first + PART)) == PART

@@ -20,7 +20,12 @@ SHORT = (
     "an answer leaves before the commit",
 )
 """The faults that each run of the tests searches for: those with short worlds."""
-SEEN = ("a lease has no margin", "an entity sleeps with held output")
+SEEN = (
+    "a lease has no margin",
+    "an entity sleeps with held output",
+    "a default that was taken is not stored",
+    "entities are loaded before their moments",
+)
 """Faults that nearly each seed sees, and whose worlds are long: they are not shrunk."""
 
 
