@@ -478,6 +478,35 @@ def test_a_start_loads_only_entities_with_work_to_do() -> None:
     run_virtual(program)
 
 
+def test_a_message_to_an_entity_that_is_awake_does_not_pass_through_its_keeper() -> None:
+    async def program() -> None:
+        store, held, released = MemoryStore(), trio.Event(), trio.Event()
+
+        async def hold(_number: int, _writes: object) -> None:
+            held.set()
+            await released.wait()
+
+        async with open_bank(store) as node, trio.open_nursery() as nursery:
+            ada, bob = node.entity(Account, "ada"), node.entity(Account, "bob")
+            for each in (ada, bob):
+                await each.call(ask(Account.look))
+            keeper = node.whereis("entities")
+            assert keeper is not None
+            before = node.process_info(keeper).messages_in
+            store.before_commit = hold
+            nursery.start_soon(bob.call, ask(Account.deposit, 1))
+            await held.wait()
+
+            # The task of the keeper waits for the store, and its process gets no message.
+            for _ in range(3):
+                assert await ada.call(ask(Account.look)) == (0, ())
+
+            assert node.process_info(keeper).messages_in == before
+            released.set()
+
+    run_virtual(program)
+
+
 def test_handles_stay_valid_when_the_keeper_restarts() -> None:
     async def program() -> None:
         async with open_bank(MemoryStore()) as node:
