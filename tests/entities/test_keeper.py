@@ -104,6 +104,30 @@ class Echo(Entity[Log]):
             self.send(sender, 2)
 
 
+class Fatal(Entity[Log]):
+    """Ends the program with the message 2."""
+
+    @exposed
+    def tell(self, to: str) -> None:
+        """Send two numbers to another entity, or to itself."""
+        for number in (2, 3):
+            self.send(self.entity(Fatal, to), number)
+
+    @exposed
+    def look(self) -> list[int]:
+        """The numbers."""
+        return self.state.numbers
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Keep a number, or end the program."""
+        if message == 2:
+            life = self.env["life"]
+            assert isinstance(life, Life)
+            life.stop()
+            raise RuntimeError("the program has ended")
+        self.state.numbers.append(message)
+
+
 CHAIN: dict[str, Any] = {"kinds": [Chain], "backoff": Backoff(0.1, 1.0), "attempts": 3}
 
 
@@ -309,6 +333,29 @@ def test_a_job_that_crashes_is_parked_also_by_later_programs() -> None:
         assert owed.is_parked
         async with open_bank(store, **CHAIN) as node:
             assert await node.entity(Chain, "a").call(ask(Chain.look)) == [3]
+
+    run_virtual(program)
+
+
+@pytest.mark.parametrize("receiver", ["a", "b"])
+def test_a_message_that_ends_the_whole_program_is_parked(receiver: str) -> None:
+    async def program() -> None:
+        store, ends = Life(), 0
+        options = {**CHAIN, "kinds": [Fatal]}
+        async with open_bank(store, **options, env={"life": store}) as node:
+            await node.entity(Fatal, "a").call(ask(Fatal.tell, receiver))
+            await trio.sleep(10)
+        while store.is_stopped and ends < 10:
+            ends += 1
+            store = Life(store.rows)
+            async with open_bank(store, **options, env={"life": store}) as node:
+                await trio.sleep(10)
+
+        assert ends == CHAIN["attempts"]
+        (owed,) = records(store)["a"].owed.values()
+        assert owed.is_parked
+        async with open_bank(store, **options, env={"life": store}) as node:
+            assert await node.entity(Fatal, receiver).call(ask(Fatal.look)) == [3]
 
     run_virtual(program)
 
