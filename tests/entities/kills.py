@@ -24,9 +24,23 @@ def _first(told: Told) -> dict[str, int]:
     }
 
 
-def _lines(path: Path, told: Told, broken: str, *, lines: int = 0, limit: float = 0.0) -> list[str]:
+def _lines(
+    path: Path,
+    told: Told,
+    broken: str,
+    *,
+    lines: int = 0,
+    limit: float = 0.0,
+    synchronous: str = "FULL",
+) -> list[str]:
     """Run a program, and kill it after some lines; without lines it ends. Returns its lines."""
-    given = {"path": str(path), "first": _first(told), "limit": limit, "broken": broken}
+    given = {
+        "path": str(path),
+        "first": _first(told),
+        "limit": limit,
+        "broken": broken,
+        "synchronous": synchronous,
+    }
     command = [sys.executable, "-m", "tests.entities.program", json.dumps(given)]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -48,12 +62,15 @@ def kill_programs(
 ) -> Iterator[tuple[int, list[str]]]:
     """Kill programs at seeded moments. Yields after each kill how many commands the program has
     acknowledged, and the faults of the file; at last the faults of a file whose coins have had
-    ``limit`` seconds to arrive.
+    ``limit`` seconds to arrive. Every second program has a store that does not wait for the disk:
+    what it has acknowledged survives its end, too.
     """
     path, told = directory / "state.db", Told()
     chance = Random(seed)
-    for _ in range(kills):
-        heard = _lines(path, told, broken, lines=chance.randint(20, 200))
+    for number in range(kills):
+        synchronous = ("FULL", "NORMAL")[number % 2]
+        lines = chance.randint(20, 200)
+        heard = _lines(path, told, broken, lines=lines, synchronous=synchronous)
         told.take(heard)
         copy = copy_file(path, directory / "copy")
         yield sum(line.startswith("done") for line in heard), faults_of(read_rows(copy), told)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import trio
 
@@ -78,10 +78,12 @@ RULES: dict[str, Callable[[], None]] = {
 """Rules of entities, and how to break each."""
 
 
-async def main(path: Path, first: dict[str, int], limit: float) -> None:
+async def main(
+    path: Path, first: dict[str, int], limit: float, synchronous: Literal["FULL", "NORMAL"]
+) -> None:
     """Trade until the program is killed, or wait at most ``limit`` seconds for the coins."""
     async with open_node("traders@here", log_level="off") as node:
-        store = Failing(path)
+        store = Failing(path, synchronous=synchronous)
         await keep_traders(node, store)
         async with trio.open_nursery() as nursery:
             for trader in range(TRADERS):
@@ -121,4 +123,4 @@ def tell(line: str) -> None:
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     RULES[given["broken"]]()
-    trio.run(main, Path(given["path"]), given["first"], given["limit"])
+    trio.run(main, Path(given["path"]), given["first"], given["limit"], given["synchronous"])

@@ -22,6 +22,7 @@ __all__ = [
     "fill_file",
     "host_of",
     "keeping_of",
+    "read_pragma",
     "set_synchronous",
     "table_sizes",
 ]
@@ -113,6 +114,17 @@ async def checkpoint_often(store: SQLite, pages: int) -> None:
         file._open().execute(f"pragma wal_autocheckpoint = {pages}")
 
     await store.run(limit)
+
+
+async def read_pragma(store: Store, name: str) -> int:
+    """A setting of the connection that is open now."""
+
+    def read(file: Any) -> int:
+        value: int = file._open().execute(f"pragma {name}").fetchone()[0]
+        return value
+
+    assert isinstance(store, ThreadedStore)
+    return await store.run(read)
 
 
 def set_synchronous(store: SQLite, value: str) -> None:

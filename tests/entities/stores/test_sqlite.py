@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, InitError, TargetDownError, ask
+from ergo_py import Actor, BadInputError, InitError, TargetDownError, ask
 from ergo_py.entities import Entities, EntityStoreError, SQLite
 from ergo_py.entities.stores import sqlite
 from ergo_py.entities.stores.file_systems import check_local_disk
 from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import Address
 from ergo_py.testing import opened_store
-from tests.entities.support import fill_file
+from tests.entities.support import fill_file, read_pragma
 from tests.support import running_node
 
 from ..bank import TYPES, Account, open_bank
@@ -164,6 +164,21 @@ async def test_no_operation_reads_the_whole_table(
 def test_a_wrong_path_is_refused(path: Any) -> None:
     with pytest.raises(ValueError, match="the path of a file"):
         SQLite(path)
+
+
+def test_a_wrong_synchronous_is_refused() -> None:
+    wrong: Any = "OFF"
+
+    with pytest.raises(BadInputError, match='"FULL" or "NORMAL"'):
+        SQLite("state.db", synchronous=wrong)
+
+
+@pytest.mark.parametrize("options, level", [({}, 2), ({"synchronous": "NORMAL"}, 1)])
+async def test_a_commit_waits_for_the_disk_unless_the_store_is_told_not_to(
+    options: dict[str, Any], level: int, tmp_path: Path
+) -> None:
+    async with opened_store(SQLite(tmp_path / "state.db", **options)) as store:
+        assert await read_pragma(store, "synchronous") == level
 
 
 def test_statements_have_no_numbered_parameters() -> None:
