@@ -148,7 +148,7 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
     "brokers": Command(
         "run pipelines on the brokers that are installed (Redis, PostgreSQL, RabbitMQ, "
         "mosquitto, NATS), with ITEMS=100000 items and 51 kills of consumer, program and broker, "
-        "and measure them beside the bare loop",
+        "and measure them beside the loops of their libraries",
         'ERGO_BROKERS="${ITEMS:-100000}" "$python" -m pytest tests/pipelines/brokers '
         "tests/examples/test_cookbook.py tests/devices/test_postgres_listen.py "
         'tests/devices/test_mqtt_topics.py -rP "$@"\n'

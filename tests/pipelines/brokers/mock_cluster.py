@@ -20,12 +20,16 @@ class Cluster:
 
     def rig(self, topic: str) -> "KafkaRig":
         """A topic, which keeps the cluster alive."""
-        return KafkaRig(self, topic)
+        rig = KafkaRig(self.servers, topic)
+        rig.cluster = self
+        return rig
 
 
 class KafkaRig(SourceRig):
-    def __init__(self, cluster: Cluster, topic: str) -> None:
-        self.cluster, self.servers, self.topic = cluster, cluster.servers, topic
+    cluster: Cluster
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.servers, self.topic = servers, topic
         # The cluster makes a topic when a producer asks for it.
         Producer({"bootstrap.servers": self.servers}).list_topics(topic, timeout=10)
 
