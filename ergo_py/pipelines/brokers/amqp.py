@@ -83,7 +83,7 @@ class AMQP(Broker[pika.BlockingConnection, int]):
         order = key if isinstance(key, str | bytes | int) else None
         # A program that publishes a message again may have copied the count of its old queue.
         times = again if sent.redelivered and isinstance(again, int) else int(sent.redelivered)
-        self.find(body, order, sent.delivery_tag or 0, times)
+        self.find([(body, order, sent.delivery_tag or 0, times, None)])
 
     def _note_gone(self, *_: object) -> None:
         self._is_gone = True

@@ -1,8 +1,7 @@
 """`Broker`: the common part of the brokers, each of which is a source and a sink."""
 
 import string
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from time import monotonic
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar
 from urllib.parse import quote, unquote
@@ -14,13 +13,27 @@ from ..item import Item
 from ..source import Source
 from ..steps import Sink
 
-__all__ = ["BatchKeywords", "Broker", "Opened", "decoded", "header_of", "key_of", "number_of"]
+__all__ = [
+    "BatchKeywords",
+    "Broker",
+    "Message",
+    "Opened",
+    "decoded",
+    "header_of",
+    "key_of",
+    "number_of",
+]
 
 L = TypeVar("L")
 P = TypeVar("P")
 
 Opened: TypeAlias = tuple[L, Callable[[], object]]
 """A connection, and the function that closes it."""
+
+Message: TypeAlias = tuple[object, Hashable, P, int, Hashable | None]
+"""The body, the key, the place, ``redelivered``, and the receipt. A broker whose places last gives
+the receipt, which stays the same for a message; another gives None.
+"""
 
 _AS_IT_IS: Final = string.punctuation.replace("%", "")
 """The signs that a key has in its header, besides letters and digits. All others are quoted."""
@@ -109,7 +122,7 @@ class Broker(Source, Sink, Generic[L, P]):
 
     def __init__(self, *, batch: int = 500, within: float = 0.0) -> None:
         super().__init__(batch=batch, within=within)
-        self.found: deque[Item] = deque()
+        self.found: list[Item] = []
         """Items that the library has delivered and ``take`` has not returned."""
         self.held: dict[Any, P] = {}
         """The places of the items that are not acknowledged, by the receipts of the items."""
@@ -184,7 +197,7 @@ class Broker(Source, Sink, Generic[L, P]):
             for receipt, place in self.held.items()
             if self.places_last and receipt not in waiting
         }
-        self.found = deque()
+        self.found = []
         self._is_taking = False
         self._sent_again = max(self._sent_again, self._given_up)
         self._given_up = 0
@@ -205,30 +218,26 @@ class Broker(Source, Sink, Generic[L, P]):
         if link is not None:
             link[1]()
 
-    def find(
-        self,
-        body: object,
-        key: Hashable,
-        place: P,
-        redelivered: int,
-        receipt: Hashable | None = None,
-    ) -> None:
-        """A message has come: an item for ``take``, unless the pipeline has it already. A broker
-        whose places last gives the receipt, which stays the same for a message.
-        """
-        if receipt is None:
-            self._count += 1
-            receipt = self._count
-        if receipt not in self.held:
-            self.found.append(Item(body, key, receipt, redelivered))
-        self.held[receipt] = place
+    def find(self, messages: Iterable[Message[P]]) -> None:
+        """Messages have come: items for ``take``, but for those that the pipeline has already."""
+        # All at once: some libraries deliver a message in less time than a call takes.
+        held, found = self.held, self.found
+        for body, key, place, redelivered, lasting in messages:
+            receipt = lasting
+            if receipt is None:
+                self._count += 1
+                receipt = self._count
+            if receipt not in held:
+                found.append(Item(body, key, receipt, redelivered))
+            held[receipt] = place
 
     def take(self, most: int) -> list[Item]:
         """Return items that the broker has."""
         self._begin()
         if not self.found:
             self.receive(most)
-        return [self.found.popleft() for _ in range(min(most, len(self.found)))]
+        items, self.found = self.found[:most], self.found[most:]
+        return items
 
     def wait(self, seconds: float) -> None:
         """Wait for an item.

@@ -8,7 +8,7 @@ from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ...meta.checks import check_topic, check_urls, host_of
 from ..item import Item
-from .broker import BatchKeywords, Broker, Opened, key_of
+from .broker import BatchKeywords, Broker, Message, Opened, key_of
 from .nats_client import NatsClient
 
 __all__ = ["JetStream"]
@@ -93,18 +93,17 @@ class JetStream(Broker[NatsClient, str]):
         self._hold()
         terms = {"expires": int(seconds * 1e9)} if seconds else {"no_wait": True}
         pull = self.link.pull(f"{self._stream}.{self._consumer}", most, **terms)
-        for message in self.link.run(pull, seconds):
-            self._find(message)
+        self.find([self._read(message) for message in self.link.run(pull, seconds)])
 
-    def _find(self, message: Msg) -> None:
+    def _read(self, message: Msg) -> Message[str]:
         key = (message.headers or {}).get("key")
         subject = message.subject if {*"*>"} & {*self._subject} else None
         number = message.metadata.sequence.stream
         # A killed server may have forgotten that it has delivered the item.
         again = max(message.metadata.num_delivered - 1, number <= self._highest)
         order = subject if key is None else key_of(key)
-        self.find(message.data, order, message.reply, again, number)
         self._highest = max(self._highest, number)
+        return message.data, order, message.reply, again, number
 
     def _hold(self) -> None:
         """Tell the server, thrice in ``ack_wait``, that the open items are under way."""

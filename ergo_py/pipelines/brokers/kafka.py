@@ -6,7 +6,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
-from .broker import BatchKeywords, Broker, Opened, number_of
+from .broker import BatchKeywords, Broker, Message, Opened, number_of
 
 __all__ = ["Kafka"]
 
@@ -80,29 +80,29 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
 
     def _revoke(self, *_: object) -> None:
         """Another consumer takes the items of these partitions again."""
-        for table in (self._seen, self._next, self.found, self.held):
-            table.clear()
+        self._seen, self._next, self.found, self.held = {}, {}, [], {}
 
     def receive(self, most: int, seconds: float = 0.0) -> None:
         """Find the next items, and note in the group that they were taken."""
+        messages: list[Message[tuple[int, int]]] = []
         for message in self._consumer.consume(most, seconds):
             if (problem := message.error()) is not None:
                 raise KafkaException(problem)
             place = partition, offset = message.partition() or 0, message.offset() or 0
-            self.find(message.value(), message.key(), place, offset < self._seen[partition])
-            self._next[partition] = offset + 1
+            again, self._next[partition] = offset < self._seen[partition], offset + 1
+            messages.append((message.value(), message.key(), place, again, None))
+        self.find(messages)
         if self.found:
             self.confirm([])
 
     def confirm(self, places: list[tuple[int, int]]) -> None:
         """Commit the first open offset of each partition, with the end of those that were taken."""
         done, offsets = {*places}, list[TopicPartition]()
-        left = [place for place in self.held.values() if place not in done]
+        # The items of a partition come in the order of their offsets: the first is written last.
+        first = dict(reversed([place for place in self.held.values() if place not in done]))
         for number, after in self._next.items():
-            # The items of a partition come in the order of their offsets.
-            first = next((offset for home, offset in left if home == number), after)
-            end = max(after, self._seen[number])
-            offsets.append(TopicPartition(self._topic, number, first, str(end)))
+            end = str(max(after, self._seen[number]))
+            offsets.append(TopicPartition(self._topic, number, first.get(number, after), end))
         self._consumer.commit(offsets=offsets, asynchronous=False)
 
     def fail(self, items: list[Item], error: Exception) -> None:

@@ -92,7 +92,8 @@ class MQTT(Broker[Client, tuple[int, int]]):
 
     def _find(self, client: Client, _: object, message: MQTTMessage) -> None:
         topic = decoded(lambda: message.topic)
-        self.find(message.payload, topic, (message.mid, message.qos), message.dup)
+        place = (message.mid, message.qos)
+        self.find([(message.payload, topic, place, message.dup, None)])
 
     def receive(self, most: int, seconds: float = 0.0) -> None:
         """Read the packets that have come, the answers to pings among them; write, and ping."""

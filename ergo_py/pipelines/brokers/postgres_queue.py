@@ -103,8 +103,8 @@ class PostgresQueue(Broker[Connection, int]):
         rows = self._execute(_TAKE, most=most).fetchall()
         if not rows and self._execute(_RELEASE, old=None, held=[]).rowcount:
             rows = self._execute(_TAKE, most=most).fetchall()
-        for number, key, body, count in sorted(rows):
-            self.find(body, key, number, count - 1, number)
+        rows.sort()
+        self.find([(body, key, number, count - 1, number) for number, key, body, count in rows])
 
     def wait(self, seconds: float) -> None:
         """Wait until a `PostgresQueue` has put items."""

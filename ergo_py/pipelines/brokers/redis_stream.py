@@ -110,13 +110,13 @@ class RedisStream(Broker[redis.Redis, bytes]):
         return {row["message_id"]: row["times_delivered"] for row in rows}
 
     def _find(self, entries: Entries, *, again: bool) -> None:
-        deliveries = self._deliveries(entries) if again else {}
-        for number, fields in entries:
-            if fields is not None:
-                # An entry of another program may have no body; it must not hold up the others.
-                body = fields.get(b"body", b"")
-                times = deliveries.get(number, 1 + again) - 1
-                self.find(body, fields.get(b"key"), number, times, number)
+        times = self._deliveries(entries) if again else {}
+        self.find(
+            # An entry of another program may have no body; it must not hold up the others.
+            (got.get(b"body", b""), got.get(b"key"), place, times.get(place, 1 + again) - 1, place)
+            for place, got in entries
+            if got is not None
+        )
 
     def confirm(self, places: list[bytes]) -> None:
         """Acknowledge items."""

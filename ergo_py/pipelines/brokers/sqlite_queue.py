@@ -90,8 +90,8 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
             rows = self.link.execute(_TAKE, (self._queue, self._last, most)).fetchall()
             if not rows:
                 return
-            for number, key, body in rows:
-                self.find(body, key, number, number <= self._highest, number)
+            known = self._highest
+            self.find([(body, key, number, number <= known, number) for number, key, body in rows])
             self._last = rows[-1][0]
         if self._last > self._highest:
             self.link.execute(_NOTE, (self._queue, self._last))

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -251,9 +251,11 @@ async def test_a_broker_counts_the_deliveries_of_killed_pipelines(
     delivered, handled = defaultdict[bytes, list[int]](list), defaultdict[bytes, list[int]](list)
     working = kind.find
 
-    def find(self: Any, body: bytes, key: Any, place: Any, again: int, *receipt: Any) -> None:
-        delivered[body].append(again)
-        working(self, body, key, place, again, *receipt)
+    def find(self: Any, messages: Iterable[Any]) -> None:
+        messages = [*messages]
+        for body, _, _, again, _ in messages:
+            delivered[body].append(again)
+        working(self, messages)
 
     monkeypatch.setattr(kind, "find", find)
 

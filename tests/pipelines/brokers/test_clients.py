@@ -481,6 +481,77 @@ def test_an_offset_that_another_tool_has_committed_is_read(
     assert source.take(1) == []
 
 
+class Record:
+    """A message of Kafka."""
+
+    def __init__(self, partition: int, offset: int) -> None:
+        self._place = partition, offset
+
+    def error(self) -> None:
+        """It is none."""
+
+    def key(self) -> None:
+        """It has none."""
+
+    def value(self) -> bytes:
+        return b"%d:%d" % self._place
+
+    def partition(self) -> int:
+        return self._place[0]
+
+    def offset(self) -> int:
+        return self._place[1]
+
+
+class TwoPartitions(OddOffsets):
+    """A consumer with two partitions, of which the group knows the first."""
+
+    def __init__(self, settings: object) -> None:
+        super().__init__(settings)
+        self.records = [Record(*place) for place in ((0, 7), (1, 0), (0, 8), (1, 1), (0, 9))]
+        self.committed_last: dict[int, tuple[int, str]] = {}
+
+    def consume(self, *terms: Any) -> list[Any]:
+        """Get the next messages, and at first the partitions."""
+        from confluent_kafka import TopicPartition
+
+        assert self.assign is not None
+        if not self.committed_last:
+            known = [TopicPartition("jobs", 0, 7, metadata="9"), TopicPartition("jobs", 1)]
+            self.assign(self, known)
+        most = terms[0]
+        found, self.records = self.records[:most], self.records[most:]
+        return found
+
+    def commit(self, offsets: list[Any], **_: object) -> None:
+        """Commit offsets."""
+        self.committed_last = {each.partition: (each.offset, each.metadata) for each in offsets}
+
+
+def test_the_offset_of_each_partition_is_that_of_its_first_open_item(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("confluent_kafka", reason="needs the package confluent_kafka")
+    source = pipelines.Kafka("localhost", "jobs", group="all")
+    monkeypatch.setattr("ergo_py.pipelines.brokers.kafka.Consumer", TwoPartitions)
+    source.open()
+    consumer: Any = source.link
+
+    items = source.take(4)
+    marks = [(item.body, item.redelivered) for item in items]
+    assert marks == [(b"0:7", True), (b"1:0", False), (b"0:8", True), (b"1:1", False)]
+    assert consumer.committed_last == {0: (7, "9"), 1: (0, "2")}
+    source.ack([items[2], items[1]])
+    assert consumer.committed_last == {0: (7, "9"), 1: (1, "2")}
+    source.ack([items[0]])
+    assert consumer.committed_last == {0: (9, "9"), 1: (1, "2")}
+    [last] = source.take(4)
+    assert (last.body, last.redelivered) == (b"0:9", False)
+    assert consumer.committed_last == {0: (9, "10"), 1: (1, "2")}
+    source.ack([items[3], last])
+    assert consumer.committed_last == {0: (10, "10"), 1: (2, "2")}
+
+
 @pytest.mark.parametrize("name, option", [("MQTT", "session"), ("Kafka", "group")])
 def test_a_source_without_its_name_at_the_broker_says_so(name: str, option: str) -> None:
     with pytest.raises(BadInputError, match=rf"{name}\({option}=…\)"):
@@ -558,7 +629,7 @@ class FakeBroker(Broker[Fake, str]):
         for _ in range(min(most, len(self.left))):
             number = self.left.popleft()
             receipt = number if self.places_last else None
-            self.find(b"%d" % number, None, f"place {number}", redelivered=0, receipt=receipt)
+            self.find([(b"%d" % number, None, f"place {number}", 0, receipt)])
 
     def confirm(self, places: list[str]) -> None:
         self.link.confirmed += places
