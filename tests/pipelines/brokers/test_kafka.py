@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import time
 
 import pytest
 
@@ -12,6 +13,8 @@ from ergo_py.testing.bridges import SOURCE_RULES
 from ergo_py.testing.bridges.sources import SourceRule
 from tests.examples.programs import EXAMPLES
 from tests.meta.owner import eventually
+from tests.pipelines.brokers.accounts import account_of
+from tests.pipelines.brokers.consumer import BOUND, Consumer
 from tests.pipelines.brokers.mock_cluster import Cluster
 from tests.support import running_node
 
@@ -77,3 +80,35 @@ def test_items_from_the_first_that_is_not_acknowledged_return_and_are_marked(
     source.ack([*again, new])
     assert rig.left() == 0
     source.close()
+
+
+def test_nothing_is_lost_while_consumer_and_program_are_killed_in_turn(cluster: Cluster) -> None:
+    """Each double is marked. The cluster ends with this program: it cannot be killed."""
+    rig, count, kills = cluster.rig("killed"), 20_000, 6
+    bodies = [b"%d" % number for number in range(count)]
+    rig.put(bodies)
+    settings = {"session.timeout.ms": 6000, "fetch.wait.max.ms": 10}
+    consumer = Consumer(f'Kafka("{rig.servers}", "killed", group="test", settings={settings})')
+    consumer.start()
+    end = time.monotonic() + 300
+    try:
+        for kill in range(1, kills + 1):
+            while len(consumer.handled) < kill * count // (kills + 1):
+                assert time.monotonic() < end
+                time.sleep(0.01)
+                consumer.note()
+            if kill % 2:
+                consumer.kill_pipeline()
+            else:
+                consumer.kill()
+                consumer.start()
+        while rig.left():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    finally:
+        consumer.kill()
+
+    account = account_of(consumer.handled, counts=False)
+    assert {*consumer.handled} == {*bodies}
+    assert account.doubles <= kills * BOUND
+    assert account.unexplained == 0
