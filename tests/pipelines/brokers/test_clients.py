@@ -741,7 +741,7 @@ class LostAnswers:
         self.is_lost = False
         self.rowcount = 0
 
-    def execute(self, statement: Any, given: Any = None) -> "LostAnswers":
+    def execute(self, statement: Any, given: Any = None, **_: object) -> "LostAnswers":
         """Run a statement."""
         if isinstance(given, dict) and "held" in given:
             self.released.append((given["old"] == given["me"], given["held"]))
