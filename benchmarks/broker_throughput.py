@@ -17,6 +17,7 @@ With ``FASTSTREAM=/path/to/python``, a Python that has ``faststream[rabbit]``, F
 items of the same queue of RabbitMQ, too.
 """
 
+import gc
 import os
 import subprocess
 import sys
@@ -155,6 +156,9 @@ def measured(
     progress(f"{name}: fills the queue")
     fill(broker.rig, count)
     progress(f"{name}: {work.__name__}")
+    # This program has the libraries of all brokers: no collection of garbage looks at them.
+    gc.collect()
+    gc.freeze()
     work(broker, count, counter)
     figures = counter.figures()
     end = time.monotonic() + 10
