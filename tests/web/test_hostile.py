@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import trio
+from trio.lowlevel import checkpoint
 
 from ergo_py import PID, Actor, Alias
 from ergo_py.web import Mount, Route
 from ergo_py.web.parsing.deflate import Deflate, Inflation
 from ergo_py.web.parsing.frames import BINARY, TEXT, encode_frame
+from ergo_py.web.parsing.http1 import RequestParser
 from ergo_py.web.websocket import WebSocket
 from tests.meta.support import connections_of, receiver_of
 from tests.support import router_of
@@ -97,6 +99,71 @@ async def test_peers_that_leave_at_any_byte_leave_nothing_behind() -> None:
 
 MIB = 1 << 20
 OFFER = "Sec-WebSocket-Extensions: permessage-deflate"
+
+
+class Turns:
+    """Counts calls of a function of parsers in each turn of the loop, and the bytes that wait in
+    them.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self._count = self.most = self.total = self.most_waiting = 0
+        function = getattr(RequestParser, name)
+
+        def counted(parser: RequestParser, *args: Any) -> Any:
+            self._count += 1
+            self.total += 1
+            self.most_waiting = max(self.most_waiting, parser.unread)
+            return function(parser, *args)
+
+        monkeypatch.setattr(RequestParser, name, counted)
+
+    async def watch(self) -> None:
+        while True:
+            await checkpoint()
+            self.most = max(self.most, self._count)
+            self._count = 0
+
+
+async def read_and_drop(peer: Peer) -> None:
+    while await peer.more():
+        peer.buffer = b""
+
+
+@pytest.mark.parametrize("peers", [1, 3])
+async def test_requests_that_are_answered_at_once_begin_a_few_in_a_turn(
+    peers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, count = Turns(monkeypatch, "next_head"), 4_000
+    async with serving(routes=[Route("/other")]) as served, trio.open_nursery() as nursery:
+        nursery.start_soon(turns.watch)
+        for _ in range(peers):
+            peer = await served.dial()
+            nursery.start_soon(peer.send, get() * count)
+            nursery.start_soon(read_and_drop, peer)
+        await until(lambda: turns.total >= peers * count)
+        nursery.cancel_scope.cancel()
+
+    # Eight by the bytes of a peer, eight since it has more, and the same after a late batch.
+    assert turns.most <= 4 * 8 * peers
+    assert turns.most_waiting <= MIB // 2
+
+
+async def test_many_small_chunks_are_taken_a_few_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns, count = Turns(monkeypatch, "_begin_chunk"), 50_000
+    start = get("/", "Transfer-Encoding: chunked", method="POST")
+    async with serving(routes=[Route("/")]) as served, trio.open_nursery() as nursery:
+        nursery.start_soon(turns.watch)
+        reply = await served.ask(start + b"1\r\nx\r\n" * count + b"0\r\n\r\n")
+        nursery.cancel_scope.cancel()
+
+    assert reply.status == 200
+    assert turns.total > count
+    assert turns.most <= 4 * 512
+
+
 Websockets = Callable[[], Route | Mount]
 
 
