@@ -12,6 +12,7 @@ from ergo_py import (
     Actor,
     Caller,
     CallError,
+    ChildSpec,
     Down,
     EventName,
     Exit,
@@ -27,7 +28,8 @@ from ergo_py import (
 )
 from ergo_py._core.messaging.waiters import TaskCaller
 from ergo_py._core.runtime.parking import park_as
-from ergo_py.errors import CallFailedError
+from ergo_py._core.vocabulary.errors import ChildUnknownError
+from ergo_py.errors import CallFailedError, ProcessUnknownError
 from ergo_py.network import (
     MessageTooLargeError,
     MessageTypeError,
@@ -443,6 +445,25 @@ async def test_probes_and_refused_calls_look_through_a_limited_number_of_calls(
         peer.push(ops.Withdraw(1000))
         await a.at("b@test").ping()
         assert b.network().peers["a@test"].calls_in == 9
+
+
+async def test_a_short_request_about_an_unknown_process_has_a_short_answer() -> None:
+    """A node that may watch and call must not list the names of a node, either."""
+    async with two_nodes(make_network("memory")) as (a, b):
+        children = [ChildSpec(f"child-{number:030}", Puppet) for number in range(200)]
+        await b.supervise(children)
+        await b.spawn(Puppet, name="puppet")
+        await a.at("b@test").ping()
+        before = b.network().peers["a@test"].bytes_out
+
+        with pytest.raises(ProcessUnknownError) as unknown:
+            await a.wait_ended(Name("puppte", "b@test"))
+        with pytest.raises(ChildUnknownError) as missing:
+            await a.at("b@test").service("child").call(Total())
+
+        assert str(unknown.value) == "there is no process at Name('puppte', 'b@test')"
+        assert str(missing.value).endswith("'child-000000000000000000000000000009', …")
+        assert b.network().peers["a@test"].bytes_out - before < 2_000
 
 
 # -- permits ---------------------------------------------------------------------------------------

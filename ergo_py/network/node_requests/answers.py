@@ -12,7 +12,7 @@ from ..._core.processes.spawn import spawn_process
 from ..._core.tables.relations import Kind
 from ..._core.verbs.behaviour import behaviour_of
 from ..._core.verbs.node_snapshots import inspect_for
-from ..._core.vocabulary.errors import NotAllowedError, SpawnError
+from ..._core.vocabulary.errors import NotAllowedError, ProcessUnknownError, SpawnError
 from ..._core.vocabulary.ids import PID, Alias, Key, Name, NodeName
 from ..._core.vocabulary.options import Options, read_options
 from ..._core.vocabulary.reasons import Reason, Shutdown
@@ -160,16 +160,22 @@ class Answers:
         holder = self._kernel.router.registry.names.get(name)
         return None if holder is None or not isinstance(holder.id, PID) else holder.id
 
-    async def _wait_ended(self, to: Any) -> object:
+    def _wait_ended(self, to: Any) -> object:
         found = self._kernel.router.resolve(to)
-        reason: Reason | None
         if isinstance(found, Process | Meta):
-            await found.wait_gone()
-            reason = found.reason or Shutdown()
-        else:
-            reason = self._kernel.lifetimes.obituaries.reason_of(to)
+            return self._await_end(found)
+        reason = self._kernel.lifetimes.obituaries.reason_of(to)
         if reason is None:
-            raise self._kernel.router.unknown(to)
+            # Without the names to compare with: a short request must not make a long answer, and
+            # who may watch may not list.
+            raise ProcessUnknownError(to)
+        return self._told(reason)
+
+    async def _await_end(self, found: Process | Meta) -> object:
+        await found.wait_gone()
+        return self._told(found.reason or Shutdown())
+
+    def _told(self, reason: Reason) -> Reason:
         # A reason with a value that cannot travel arrives as text, as that of a watch does.
         types = self._peer.network.types
         return types.decode_reason(types.encode_reason(reason))

@@ -1,5 +1,6 @@
 """`ServiceReceiver`: takes messages and calls of other nodes to the service of a child here."""
 
+from itertools import islice
 from typing import Any, Final
 
 from ..._core.kernel import Kernel
@@ -16,6 +17,10 @@ from ...service import Service
 
 __all__ = ["Confirmed", "ServiceReceiver"]
 
+_KNOWN: Final = 11
+"""Names of children in an error, whose text shows ten of them. A node may have very many, and a
+short request of another node must not make a long answer.
+"""
 _PRIORITIES: Final = {lane: Priority(number) for number, lane in enumerate(LANES)}
 
 
@@ -77,7 +82,8 @@ class ServiceReceiver:
         self, sender: PID | Alias, to: object, message: object, waiter: Waiter | None
     ) -> None:
         """Refuse a message or a call: no child ever had the name."""
-        error = ChildUnknownError(self._address.name, tuple(self._kernel.services))
+        known = tuple(islice(self._kernel.services, _KNOWN))
+        error = ChildUnknownError(self._address.name, known)
         if isinstance(to, Caller):
             to.settle(None, error)
             return
