@@ -3,7 +3,9 @@
 import gc
 import socket
 import ssl
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from struct import pack
@@ -30,6 +32,7 @@ from ergo_py.meta import TLSFiles
 from ergo_py.pipelines import Item, Pipeline, Stage
 from ergo_py.testing import VirtualClock
 from ergo_py.web import HTTPError, HTTPRequest, Response, Route, WebServer
+from ergo_py.web.parsing.http1 import Head
 from tests.pipelines.broker import Collect
 from tests.support import kernel_of
 from tests.web.rig import Owner, Peer, Served, get, later, post, serving, until
@@ -1009,6 +1012,43 @@ async def test_a_form_has_its_own_type() -> None:
             '{"a":"1","b":"ä c","e":""}'.encode()
         )
         assert (await served.ask(post("/", b"a=1"))).status == 415
+
+
+def form(body: bytes) -> HTTPRequest:
+    """A request with this form."""
+    fields = {"content-type": "application/x-www-form-urlencoded"}
+    head = Head("POST", "/", False, [*fields.items()], fields)
+    return HTTPRequest("POST", (), head, body, connection=Alias("a@test", 1, 1))
+
+
+@pytest.mark.parametrize(
+    "given,found",
+    [
+        ("100%", "100%"),
+        ("%zz%4%", "%zz%4%"),
+        ("a+b%2B%26%3d", "a b+&="),
+        (r"\x41\u0041\%5c", r"\x41\u0041\\"),
+        ("ä%C3%A4", "ää"),
+    ],
+)
+def test_a_percent_sign_without_digits_is_no_escape(given: str, found: str) -> None:
+    assert form(f"a={given}&{given}=b".encode()).form() == {"a": found, found: "b"}
+
+
+@pytest.mark.parametrize("escape", ["%41", "%", "%zz", "ä%41"])
+def test_a_form_is_decoded_without_a_step_for_each_escape(escape: str) -> None:
+    request = form(b"a=" + escape.encode() * 10_000)
+    events: list[str] = []
+
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    try:
+        with suppress(Reject):  # more than a thousand percent signs that begin no escape
+            request.form()
+    finally:
+        sys.setprofile(before)
+
+    assert len(events) < 200
 
 
 # -- W15: proxies ----------------------------------------------------------------------------------

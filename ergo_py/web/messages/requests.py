@@ -1,10 +1,11 @@
 """`HTTPRequest`, with the messages about its body and its peer."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from ..._core.vocabulary.errors import Reject
 from ..._core.vocabulary.ids import Alias, Ref
@@ -23,8 +24,10 @@ __all__ = [
 ]
 
 _MAX_PAIRS: Final = 1_000
-"""Pairs of a query or a form."""
+"""Pairs of a query or a form; and percent signs in it that begin no escape."""
 _LARGEST_PIECE: Final = 64 * 1024
+_NO_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+"""A percent sign without the two digits of an escape."""
 
 
 def read_path(path: str) -> tuple[str, ...]:
@@ -277,9 +280,24 @@ def _read_pairs(text: str, what: str) -> list[tuple[str, str]]:
     if not text:
         return []
     try:
-        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_PAIRS)
+        data, count = _NO_ESCAPE.subn(b"%25", text.encode(), _MAX_PAIRS)
+        if max(count, text.count("&")) >= _MAX_PAIRS:
+            raise ValueError
+        pairs = (pair.partition(b"=") for pair in data.split(b"&") if pair)
+        return [(_unescaped(name), _unescaped(value)) for name, _, value in pairs]
     except ValueError:
         raise Reject(HTTPError(400, f"{what} cannot be read")) from None
+
+
+def _unescaped(part: bytes) -> str:
+    """A name or a value, decoded. `urllib.parse` takes some steps of Python for each escape: for a
+    form of a mebibyte, it held the loop for up to 0.6 s.
+    """
+    part = part.replace(b"+", b" ")
+    if b"%" in part:
+        escaped = part.replace(b"\\", rb"\x5c").replace(b"%", rb"\x")
+        part = escaped.decode("unicode_escape").encode("latin-1")
+    return part.decode()
 
 
 show_public_names(__name__)
