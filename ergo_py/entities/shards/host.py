@@ -3,6 +3,7 @@ all others.
 """
 
 from collections import deque
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -244,10 +245,15 @@ class Host:
         asked after they were told: no host has told them, and what waits for them would wait for
         ever.
         """
-        for shard, version in needed.items():
-            if version > newest.version and self._needed.get(shard) == version:
-                del self._needed[shard]
-                self._pass_all(shard)
+        doubted = {
+            shard
+            for shard, version in needed.items()
+            if version > newest.version and self._needed.get(shard) == version
+        }
+        for shard in doubted:
+            del self._needed[shard]
+        if doubted:
+            self._pass_all(doubted)
         for shard, token in tokens.items():
             if token > newest.last and self._tokens.get(shard) == token:
                 del self._tokens[shard]
@@ -323,7 +329,7 @@ class Host:
                 del self._wanted[shard]
                 self._held[shard] = token
                 self._keeping.look_again()
-                self._pass_all(shard)
+                self._pass_all({shard})
 
     # -- moves -------------------------------------------------------------------------------------
 
@@ -364,7 +370,7 @@ class Host:
             if not self._active(shard) and not self._keeping.commits.has_shard(shard):
                 self._released[shard] = self._leaving.pop(shard)
                 self._bell.set()
-                self._pass_all(shard)
+                self._pass_all({shard})
                 self._keeping.ring()  # the map may have given the shard back meanwhile
 
     def _lose(self, shard: int) -> None:
@@ -400,11 +406,13 @@ class Host:
 
     # -- messages to other hosts -------------------------------------------------------------------
 
-    def _pass_all(self, only: int | None = None) -> None:
-        """Look at all that waits for entities: perhaps the map says where these are now."""
+    def _pass_all(self, only: Collection[int] | None = None) -> None:
+        """Look at all that waits for entities, or for those of some shards: perhaps the map says
+        where these are now. Entities may be many: look once for several shards.
+        """
         for name in list(self._keeping.table.slots):
             address = address_of(name)
-            if only is None or self.shard_of(address) == only:
+            if only is None or self.shard_of(address) in only:
                 slot = self._keeping.table.slots[name]
                 if slot.pid is None and (slot.waiters or any(slot.kept.values())):
                     self._keeping.want(address)

@@ -1,5 +1,6 @@
 """Entities on three nodes that share a store."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,12 +29,12 @@ from ergo_py import (
 from ergo_py.cluster import Cluster
 from ergo_py.cluster.lease import LeaseTerms
 from ergo_py.entities import Entities, Entity, FencedError, MemoryStore
-from ergo_py.entities.shards.host import PassedCaller
+from ergo_py.entities.shards.host import Host, PassedCaller
 from ergo_py.entities.shards.map_keeper import MapKeeper, host_lease, map_address
 from ergo_py.entities.shards.shard_map import Place, ShardMap
 from ergo_py.entities.shards.wire import ENTITY
 from ergo_py.entities.stores.store import Row, Write
-from ergo_py.entity_handles import entities_of, inspections
+from ergo_py.entity_handles import Address, entities_of, inspections
 from ergo_py.errors import ServiceBusyError
 from ergo_py.methods import cast
 from ergo_py.network import RemoteError
@@ -336,6 +337,36 @@ async def test_a_message_that_no_host_sends_costs_itself_only(world: World) -> N
     # A message of a newer map, which there is not, waits for an answer about that map only.
     assert [await add(other, key) for key in KEYS] == [11] * len(KEYS)
     assert [await add(one, key) for key in KEYS] == [12] * len(KEYS)
+
+
+@simulated(seeds=1)
+async def test_waiting_messages_are_looked_at_once_for_all_shards_in_doubt(
+    world: World,
+) -> None:
+    nodes = await start_nodes(world, MemoryStore(), 1)
+    await wait_balanced(nodes)
+    node, looks, waiting = nodes[0].node, Counter[str](), 20 * SHARDS
+    doubt, shard_of, is_doubt = Host._doubt, Host.shard_of, [False]
+
+    def counted_doubt(host: Host, *args: Any) -> None:
+        is_doubt[0] = True
+        doubt(host, *args)
+        is_doubt[0] = False
+
+    def counted_look(host: Host, address: Address) -> int:
+        looks["doubt" if is_doubt[0] else "other"] += 1
+        return shard_of(host, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Host, "_doubt", counted_doubt)
+        patch.setattr(Host, "shard_of", counted_look)
+        for number in range(waiting):
+            address = (Counting.kind, str(number))
+            node.send("entities", (ENTITY, "send", NEVER, *address, None, ["", More(1)]))
+        await trio.sleep(5)
+
+    assert await add(nodes[0], "7") == 2
+    assert waiting <= looks["doubt"] <= 4 * waiting
 
 
 CALLS_OF_NO_HOST: list[tuple[str, list[object], str]] = [
