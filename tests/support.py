@@ -224,6 +224,7 @@ _PRIVATE: Final = {
     "length of a time slice": "ergo_py._core.runtime.time_slices.SLICE",
     "mailboxes looked at in a turn": "ergo_py._core.inspection.mailbox_backlog._AT_A_TIME",
     "many children": "ergo_py._core.processes.ownership.MANY",
+    "members of a group in a message": "ergo_py.cluster.group_keeper._PART",
     "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",
     "passes of a world without time": "ergo_py.testing.world.clock.PASSES",
     "patience of worlds with threads": "ergo_py.testing.world.machine.threads._PATIENCE",

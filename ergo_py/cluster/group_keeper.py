@@ -7,11 +7,12 @@ number that its receiver has given out.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
+from trio.lowlevel import checkpoint
 
 from .._core.messaging.publisher import NODE_UP
 from .._core.tables.pending_calls import Caller
@@ -59,7 +60,9 @@ _GREETINGS: Final = 100
 _MEMBERS: Final = 1_000_000
 """The most members of another node, in all groups. Further ones are not known here."""
 _PART: Final = 500
-"""The most members in a message."""
+"""The most members in a message, and the most that leave in a turn of the loop: each takes some
+10 µs.
+"""
 _AGAIN: Final = 0.1
 """Seconds after which a message that found no room is sent again."""
 
@@ -227,6 +230,7 @@ class GroupKeeper(Actor):
         peer = self._peers.get(pid.node)
         if peer is None or peer.pid != pid:
             if peer is not None:
+                del self._peers[pid.node]
                 self.demonitor(peer.pid)
                 self._lose(peer, Unregistered())
             self._peers[pid.node] = peer = _Peer(pid, number)
@@ -234,9 +238,7 @@ class GroupKeeper(Actor):
         # The other keeper may have taken an earlier number back: it has lost this node meanwhile.
         peer.number = number
         for group in self._groups:
-            local = self._offered(self._members(group))
-            for start in range(0, len(local), _PART):
-                self._tell(peer, _JOINED, group.name, local[start : start + _PART])
+            self._offer(group, self._members(group), [peer])
         self._tell(peer, _SYNCED)
 
     # -- changes -----------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ class GroupKeeper(Actor):
         if group not in self._groups:
             self._groups[group] = None
             members = self.node.group(group).monitor(self.pid)
-            self._tell_all(_JOINED, group.name, self._offered(members))
+            self._offer(group, members, self._peers.values())
 
     def _leave_all(self) -> int:
         """Take the processes of this node from all groups: the node drains."""
@@ -261,6 +263,13 @@ class GroupKeeper(Actor):
         """The members that this node tells others of: none while it drains."""
         return [] if self._process.kernel.draining else self._of_this_node(members)
 
+    def _offer(self, group: ClusterGroup, members: Iterable[PID], peers: Collection[_Peer]) -> None:
+        """Tell other keepers of members."""
+        local = self._offered(members)
+        for start in range(0, len(local), _PART):
+            for peer in peers:
+                self._tell(peer, _JOINED, group.name, local[start : start + _PART])
+
     def _members(self, group: ClusterGroup) -> Iterable[PID]:
         return self._process.kernel.router.directory.groups.get(group, ())
 
@@ -268,8 +277,7 @@ class GroupKeeper(Actor):
         """Take a message."""
         match message:
             case GroupJoined(ClusterGroup(name), pid):
-                if offered := self._offered([pid]):
-                    self._tell_all(_JOINED, name, offered)
+                self._offer(ClusterGroup(name), [pid], self._peers.values())
             case GroupLeft(ClusterGroup(name), pid, reason):
                 if pid.node == self.pid.node:
                     self._tell_all(_LEFT, name, pid, self._types.encode_reason(reason))
@@ -298,7 +306,7 @@ class GroupKeeper(Actor):
             case "synced", []:
                 self._note_met(node)
             case "joined", [name, [*pids]] if peer is not None and _is_hashable(name):
-                for pid in pids:
+                for pid in pids[:_PART]:  # no keeper tells more at once
                     # A node speaks for its own processes only.
                     if isinstance(pid, PID) and pid.node == node:
                         self._add(peer, ClusterGroup(name), pid)
@@ -321,8 +329,31 @@ class GroupKeeper(Actor):
             kernel.links.tell_group(group, GroupLeft(group, pid, reason))
 
     def _lose(self, peer: _Peer, reason: Reason) -> None:
-        for group, pid in peer.members:
-            self._remove(group, pid, reason)
+        """Remove the members of a keeper that is lost; many of them in several turns."""
+        leaving = deque(peer.members)
+        if self._remove_some(leaving, peer.pid.node, reason):
+            name = f"members of {peer.pid.node} leave"
+            self.start_task(self._remove_rest, leaving, peer.pid.node, reason, name=name)
+
+    async def _remove_rest(
+        self, leaving: deque[tuple[ClusterGroup, PID]], node: str, reason: Reason
+    ) -> None:
+        is_rest = True
+        while is_rest:
+            await checkpoint()
+            is_rest = self._remove_some(leaving, node, reason)
+
+    def _remove_some(
+        self, leaving: deque[tuple[ClusterGroup, PID]], node: str, reason: Reason
+    ) -> bool:
+        """Remove some members. Whether there are more."""
+        peer = self._peers.get(node)
+        for _ in range(min(_PART, len(leaving))):
+            group, pid = leaving.popleft()
+            # The node may have met this one again, and told the same members.
+            if peer is None or (group, pid) not in peer.members:
+                self._remove(group, pid, reason)
+        return bool(leaving)
 
     # -- messages to other keepers -----------------------------------------------------------------
 

@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 from typing import Any
 
 import pytest
 import trio
 
 from ergo_py import (
+    PID,
     Actor,
     BadInputError,
     Caller,
@@ -21,12 +23,12 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py.cluster import Cluster, NoMembersError, Spread
-from ergo_py.cluster.group_keeper import ClusterGroup
+from ergo_py.cluster.group_keeper import ClusterGroup, GroupKeeper
 from ergo_py.network import Memory
 from ergo_py.testing import seeded
 from tests.actors import Puppet, Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
-from tests.support import running_node
+from tests.support import replace_private, running_node
 
 
 class Member(Actor):
@@ -179,6 +181,87 @@ async def test_many_members_travel_in_parts(autojump_clock: Any) -> None:
         here = await Cluster(a).group("room")
         await trio.sleep(5)
         assert len(here.members()) == 1200
+
+
+class Passes(trio.abc.Instrument):
+    """Counts the passes of the loop."""
+
+    number = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.number += 1
+
+
+async def hostile_members(a: Node, b: Node, *parts: int, is_reversed: bool = False) -> list[PID]:
+    """Let a process of b tell the keeper of a messages with so many members each."""
+    keeper = a.whereis("ergo.cluster.groups")
+    assert isinstance(keeper, PID)
+    numbers = count(1_000)
+    pids = [[PID(b.name, b.pid.creation, next(numbers)) for _ in range(part)] for part in parts]
+
+    async def tell(me: Puppet) -> None:
+        _, number = await me.call(keeper, ("hello", 1))
+        for part in reversed(pids) if is_reversed else pids:
+            me.send(keeper, ("joined", number, "room", part))
+
+    await b.call(await b.spawn(Puppet), tell)
+    await b.at(a.name).ping()
+    return [pid for part in pids for pid in part]
+
+
+async def test_a_message_of_a_keeper_has_at_most_500_members(autojump_clock: Any) -> None:
+    network = Memory(types=TYPES)
+    async with nodes(network, "a", "b") as (a, b):
+        group = await Cluster(a).group("room")
+        pids = await hostile_members(a, b, 2_000)
+        await trio.sleep(1)
+        assert set(group.members()) == set(pids[:500])
+
+
+async def test_many_members_of_a_lost_node_leave_in_several_turns_of_the_loop(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, passes, removed = Memory(types=TYPES), Passes(), Counter[int]()
+    remove = GroupKeeper._remove
+
+    def counted(keeper: GroupKeeper, *args: Any) -> None:
+        removed[passes.number] += 1
+        remove(keeper, *args)
+
+    monkeypatch.setattr(GroupKeeper, "_remove", counted)
+    async with nodes(network, "a", "b") as (a, b):
+        group = await Cluster(a).group("room")
+        told: list[Any] = []
+        group.monitor(await a.spawn(Recorder, told))
+        pids = await hostile_members(a, b, 500, 500, 500, 7)
+        await trio.sleep(1)
+        assert len(group.members()) == len(pids)
+
+        trio.lowlevel.add_instrument(passes)
+        network.cut("a@test", "b@test")
+        await trio.sleep(10)
+        trio.lowlevel.remove_instrument(passes)
+
+        assert group.members() == []
+        assert [each.pid for each in told if isinstance(each, GroupLeft)] == pids
+        assert max(removed.values()) == 500
+
+
+async def test_a_member_that_returns_while_its_old_session_is_removed_stays(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that greets in place of another is another keeper of the same node."""
+    replace_private(monkeypatch, "members of a group in a message", 2)
+    parts = [2] * 50
+    async with nodes(Memory(types=TYPES), "a", "b") as (a, b):
+        group = await Cluster(a).group("room")
+        first = await hostile_members(a, b, *parts)
+        await trio.sleep(1)
+        assert group.members() == first
+        # The last member returns first.
+        second = await hostile_members(a, b, *parts, is_reversed=True)
+        await trio.sleep(1)
+        assert set(group.members()) == set(second) == set(first)
 
 
 async def test_the_name_of_a_group_has_to_travel(autojump_clock: Any) -> None:
