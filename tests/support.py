@@ -244,6 +244,15 @@ _PRIVATE: Final = {
 """The names that tests replace, each by its meaning."""
 
 
+class Passes(trio.abc.Instrument):
+    """Counts the passes of the loop."""
+
+    number = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.number += 1
+
+
 def io_of_loop() -> Any:
     """The part of trio's loop that waits for sockets."""
     task: Any = trio.lowlevel.current_task()

@@ -406,6 +406,10 @@ class Server:
         )
         try:
             with pending.scope:
+                # A view of a large node may take tenths of a second: of all requests that wait, one
+                # begins in a turn of the loop, and none whose client has left.
+                async with self._heartbeat.turn:
+                    pass
                 result = outcome.Value(
                     await pending.command.on_loop(pending.connection.client, arguments)
                 )

@@ -28,7 +28,7 @@ from ergo_py.network import Memory
 from ergo_py.testing import seeded
 from tests.actors import Puppet, Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
-from tests.support import replace_private, running_node
+from tests.support import Passes, replace_private, running_node
 
 
 class Member(Actor):
@@ -181,15 +181,6 @@ async def test_many_members_travel_in_parts(autojump_clock: Any) -> None:
         here = await Cluster(a).group("room")
         await trio.sleep(5)
         assert len(here.members()) == 1200
-
-
-class Passes(trio.abc.Instrument):
-    """Counts the passes of the loop."""
-
-    number = 0
-
-    def before_io_wait(self, timeout: float) -> None:
-        self.number += 1
 
 
 async def hostile_members(a: Node, b: Node, *parts: int, is_reversed: bool = False) -> list[PID]:

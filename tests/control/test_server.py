@@ -14,6 +14,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ import trio
 
 from ergo_py import Actor, BadInputError, open_node
 from ergo_py.control.client import find_nodes
-from ergo_py.control.commands import COMMANDS
+from ergo_py.control.commands import COMMANDS, Command
 from ergo_py.control.protocol import MAX_REQUEST
 from ergo_py.control.socket_paths import clean
 from tests.actors import Recorder
 from tests.control.rig import Impatient, Quick, Wire, in_thread, served
 from tests.support import (
+    Passes,
     kernel_of,
     last_blocked,
     process_of,
@@ -348,6 +350,41 @@ async def test_a_flood_of_requests_is_slowed_down_without_delaying_others() -> N
 
         assert max(answered) <= took / Slow.pace + 2
         assert sum(answered) <= took / Slow.pace_of_all + 2
+
+
+def block_until(condition: Callable[[], bool]) -> None:
+    """Block the loop, while the thread of the control socket goes on."""
+    while not condition():
+        time.sleep(0.001)
+
+
+async def test_requests_that_wait_for_the_loop_begin_in_turns_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes, begun = Passes(), list[int]()
+
+    async def note(client: object, arguments: object) -> None:
+        begun.append(passes.number)
+
+    monkeypatch.setitem(COMMANDS, "info", Command("look", note))
+    async with served() as (node, server):
+        wires = [await in_thread(Wire, server.path) for _ in range(4)]
+        for wire in wires:
+            assert "may" in await in_thread(wire.hear)
+        waiting = router_of(node).bridge.pending
+        for wire in wires:
+            wire.say(b'{"v": 1, "id": 1, "do": "info"}\n')
+        block_until(lambda: len(waiting) > 4)  # the requests, and a heartbeat
+        # Nothing begins for a client that has left meanwhile.
+        wires.pop().close()
+        block_until(lambda: len(waiting) > 6)
+        trio.lowlevel.add_instrument(passes)
+        for wire in wires:
+            assert (await in_thread(wire.hear))["ok"]
+            await in_thread(wire.close)
+        trio.lowlevel.remove_instrument(passes)
+
+    assert len(begun) == len(set(begun)) == 3
 
 
 async def test_the_request_rate_of_a_client_is_limited() -> None:

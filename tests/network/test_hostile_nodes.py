@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 import trio.testing
 
 from ergo_py import (
@@ -59,7 +60,7 @@ from tests.network.support import routes_of
 from tests.network.test_limits import Keeper
 from tests.network.test_nodes import Counter, Talker
 from tests.network.test_permits import Forwarding
-from tests.support import running_node
+from tests.support import Passes, running_node
 
 
 async def hostile(a: Node) -> Any:
@@ -509,6 +510,32 @@ async def test_a_look_has_the_arguments_of_honest_nodes_only(
         with pytest.raises(UnreadableError, match="does not know the request 'look'"):
             await look(peer, Look(verb, arguments), keywords, 5.0)
         assert b.nodes() == ["a@test"]
+
+
+async def test_looks_that_arrive_together_begin_in_turns_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes, begun, get_info = Passes(), list[int](), Node.info
+
+    def counted(node: Node) -> Any:
+        begun.append(passes.number)
+        return get_info(node)
+
+    monkeypatch.setattr(Node, "info", counted)
+    async with two_nodes(make_network("memory", allow="default,look")) as (a, _):
+        peer = await hostile(a)
+        body = peer.network.types.encode(["info", [], {}])
+        command = peer.network.types.encode([1, "info", {}])
+        trio.lowlevel.add_instrument(passes)
+        for number in range(50):
+            peer.push(ops.NodeRequest(1_000_000 + number, "look", body))
+            peer.push(ops.NodeRequest(2_000_000 + number, "control", command))
+        with trio.fail_after(60):
+            while len(begun) < 100:
+                await trio.lowlevel.checkpoint()
+        trio.lowlevel.remove_instrument(passes)
+
+    assert len(set(begun)) == len(begun)
 
 
 async def test_an_answer_about_a_node_is_limited_where_it_arrives(

@@ -70,6 +70,10 @@ class Answers:
         self._clients = ControlClients(peer.network)
         self._waiting: dict[trio.CancelScope, None] = {}
         """The requests that wait for something here."""
+        self._turn = trio.Lock()
+        """The turn of the loop in which the next look begins: on a large node a look may take
+        tenths of a second, and a frame has room for hundreds.
+        """
         self._known: dict[str, tuple[str | None, Callable[[Any], Any]]] = {
             "ping": (None, self._ping),
             "whereis": ("call", self._whereis),
@@ -216,11 +220,14 @@ class Answers:
                 not keywords or (verb in _WAITS and [*keywords] == ["timeout"])
             ):
                 self._refuse_elsewhere(args)
-                found = self._answer_to(verb, args, keywords)
-                if isinstance(found, Awaitable):
-                    return self._later(found)
-                return self._snapshot(found)
+                return self._look_in_turn(verb, args, keywords)
         raise _OtherFormError
+
+    async def _look_in_turn(self, verb: str, args: list[Any], keywords: dict[str, Any]) -> object:
+        async with self._turn:
+            pass
+        found = self._answer_to(verb, args, keywords)
+        return self._snapshot(await found if isinstance(found, Awaitable) else found)
 
     def _answer_to(self, verb: str, args: list[Any], keywords: dict[str, Any]) -> object:
         node = self._kernel.node
@@ -239,9 +246,6 @@ class Answers:
                     f"{here!r} looks into its own processes only; ask {arg.node!r} about {arg!r}"
                 )
 
-    async def _later(self, found: Awaitable[object]) -> object:
-        return self._snapshot(await found)
-
     def _snapshot(self, value: object) -> object:
         return self._chunks.first(encode_snapshot(self._peer.network.snapshots, value))
 
@@ -258,4 +262,6 @@ class Answers:
         raise _OtherFormError
 
     async def _run_command(self, client: int, do: str, arguments: dict[str, Any]) -> object:
+        async with self._turn:
+            pass
         return self._chunks.first(await self._clients.answer(client, do, arguments))
