@@ -22,8 +22,9 @@ from ergo_py import (
     Routing,
     TargetDownError,
 )
+from ergo_py._core.tables.directory import Directory
 from ergo_py.cluster import Cluster, NoMembersError, Spread
-from ergo_py.cluster.group_keeper import ClusterGroup, GroupKeeper
+from ergo_py.cluster.group_keeper import ClusterGroup
 from ergo_py.network import Memory
 from ergo_py.testing import seeded
 from tests.actors import Puppet, Recorder
@@ -213,13 +214,13 @@ async def test_many_members_of_a_lost_node_leave_in_several_turns_of_the_loop(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, passes, removed = Memory(types=TYPES), Passes(), Counter[int]()
-    remove = GroupKeeper._remove
+    leave = Directory.leave
 
-    def counted(keeper: GroupKeeper, *args: Any) -> None:
+    def counted(directory: Directory, *args: Any) -> bool:
         removed[passes.number] += 1
-        remove(keeper, *args)
+        return leave(directory, *args)
 
-    monkeypatch.setattr(GroupKeeper, "_remove", counted)
+    monkeypatch.setattr(Directory, "leave", counted)
     async with nodes(network, "a", "b") as (a, b):
         group = await Cluster(a).group("room")
         told: list[Any] = []
