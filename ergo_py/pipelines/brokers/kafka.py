@@ -80,7 +80,8 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
 
     def _revoke(self, *_: object) -> None:
         """Another consumer takes the items of these partitions again."""
-        self._seen, self._next, self.found, self.held = {}, {}, [], {}
+        for table in (self._seen, self._next, self.found, self.held):
+            table.clear()
 
     def receive(self, most: int, seconds: float = 0.0) -> None:
         """Find the next items, and note in the group that they were taken."""
