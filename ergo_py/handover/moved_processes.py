@@ -303,8 +303,9 @@ class Leaving:
             nursery.cancel_scope.cancel()
 
     async def _end_without_progress(self, flushing: trio.CancelScope) -> None:
+        assert self._link is not None
         seen = -1
-        while self._link is not None and self._link.sent > seen:
+        while self._link.sent > seen:
             seen = self._link.sent
             await self._pause()
         self._kernel.logger.error("messages to moved processes are lost: the next program stalls")

@@ -314,6 +314,17 @@ async def test_no_connection_begins_to_move_after_the_time_of_all_batches(
         assert taken.fields["staying"]["not moved in time"] == 1
 
 
+class Known(Waiting):
+    """Adds its PID to a list of the test."""
+
+    def __init__(self, go_on: trio.Event, pids: list[PID]) -> None:
+        super().__init__(go_on)
+        self.pids = pids
+
+    def init(self) -> None:
+        self.pids.append(self.pid)
+
+
 async def test_a_session_that_ends_while_its_batch_waits_costs_no_other_session(
     place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,12 +338,10 @@ async def test_a_session_that_ends_while_its_batch_waits_costs_no_other_session(
     monkeypatch.setattr("ergo_py.handover.succession.Channel", Kept)
     monkeypatch.setattr(f"{MOVES}_GATHER", 1.0)  # both go in one batch
     go_on, sessions = trio.Event(), list[PID]()
-
-    class Known(Waiting):
-        def init(self) -> None:
-            sessions.append(self.pid)
-
-    async with old_program(door(partial(Known, go_on), unix=place), limit=inf) as (old, _):
+    async with old_program(door(partial(Known, go_on, sessions), unix=place), limit=inf) as (
+        old,
+        _,
+    ):
         peers = [await connect(place) for _ in range(2)]
         for peer in peers:
             await peer.send_all(b"Ann\n")
@@ -756,12 +765,10 @@ async def test_a_connection_that_ends_before_its_batch_costs_no_other_connection
 ) -> None:
     monkeypatch.setattr(f"{MOVES}_GATHER", 1.0)
     go_on, sessions = trio.Event(), list[PID]()
-
-    class Known(Waiting):
-        def init(self) -> None:
-            sessions.append(self.pid)
-
-    async with old_program(door(partial(Known, go_on), unix=place), limit=inf) as (old, _):
+    async with old_program(door(partial(Known, go_on, sessions), unix=place), limit=inf) as (
+        old,
+        _,
+    ):
         peers = [await greeted(place) for _ in range(2)]
         await peers[1].send_all(b"Ann\n")
         assert await receive(peers[1], 6) == b"1 Ann\n"  # it works on

@@ -646,11 +646,9 @@ async def test_a_next_version_that_does_not_ask_in_time_is_ended(
         assert "the next version cannot be started" in str(await client.hear())
 
 
-async def test_a_second_upgrade_is_refused_while_the_first_starts_its_version(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "orig_argv", ["false"])
-    version, begun, go_on, start = NextVersion(), trio.Event(), threading.Event(), subprocess.Popen
+def starts_wait(monkeypatch: pytest.MonkeyPatch) -> tuple[trio.Event, threading.Event]:
+    """Return an event that is set when a program is to start, and one that lets it start."""
+    begun, go_on, start = trio.Event(), threading.Event(), subprocess.Popen
 
     def start_later(*args: Any, **options: Any) -> Any:
         trio.from_thread.run_sync(begun.set)
@@ -658,6 +656,15 @@ async def test_a_second_upgrade_is_refused_while_the_first_starts_its_version(
         return start(*args, **options)
 
     monkeypatch.setattr(subprocess, "Popen", start_later)
+    return begun, go_on
+
+
+async def test_a_second_upgrade_is_refused_while_the_first_starts_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["false"])
+    version = NextVersion()
+    begun, go_on = starts_wait(monkeypatch)
     async with upgrade(version, inf) as client:
         await begun.wait()
         async with upgrade(version, inf) as second:
@@ -671,14 +678,8 @@ async def test_a_next_version_that_starts_while_its_program_is_stopped_is_stoppe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["sleep", "1000"])
-    version, begun, go_on, start = NextVersion(), trio.Event(), threading.Event(), subprocess.Popen
-
-    def start_later(*args: Any, **options: Any) -> Any:
-        trio.from_thread.run_sync(begun.set)
-        go_on.wait()
-        return start(*args, **options)
-
-    monkeypatch.setattr(subprocess, "Popen", start_later)
+    version = NextVersion()
+    begun, go_on = starts_wait(monkeypatch)
     async with upgrade(version, inf) as client:
         await begun.wait()
         version.stop()

@@ -529,8 +529,9 @@ async def test_the_function_of_a_task_in_a_pod_cannot_ask_the_pod() -> None:
         assert caught.value.ring == (task.pid, one, task.pid)
 
 
-async def test_a_start_inside_a_held_pod_fails_with_the_name_of_the_holder() -> None:
-    child = ChildSpec("child", Doer, dispatcher=POD, init_timeout=0.05)
+async def told_by_a_start_in_a_held_pod(node: Node, holder: PID, kind: type[Doer]) -> str:
+    """Start a child of `kind` while a callback of `holder` waits for it, and return the error."""
+    child = ChildSpec("child", kind, dispatcher=POD, init_timeout=0.05)
 
     def supervise(me: Doer) -> str:
         try:
@@ -539,10 +540,14 @@ async def test_a_start_inside_a_held_pod_fails_with_the_name_of_the_holder() -> 
             return str(error)
         return "served"
 
+    return await node.call(holder, supervise, timeout=30)
+
+
+async def test_a_start_inside_a_held_pod_fails_with_the_name_of_the_holder() -> None:
     async with running_node() as node:
         [one] = await spawned(node, 1)
 
-        told = await node.call(one, supervise, timeout=30)
+        told = await told_by_a_start_in_a_held_pod(node, one, Doer)
 
         assert f"a callback of {process_of(node, one)} holds its thread" in told
 
@@ -553,19 +558,10 @@ class Waiting(Doer):
 
 
 async def test_an_async_start_that_waits_beside_a_held_pod_names_no_holder() -> None:
-    child = ChildSpec("child", Waiting, dispatcher=POD, init_timeout=0.05)
-
-    def supervise(me: Doer) -> str:
-        try:
-            me.wait_for(me.node.supervise([child]))
-        except InitTimeoutError as error:
-            return str(error)
-        return "served"
-
     async with running_node() as node:
         [one] = await spawned(node, 1)
 
-        told = await node.call(one, supervise, timeout=30)
+        told = await told_by_a_start_in_a_held_pod(node, one, Waiting)
 
         assert "init of Waiting took more than 0.05 s" in told
         assert "holds its thread" not in told
