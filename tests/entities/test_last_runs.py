@@ -5,6 +5,7 @@ virtual time.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,28 +185,25 @@ def test_a_clock_that_is_a_little_behind_after_a_restart_repeats_no_run(
 def test_a_clock_that_is_behind_until_it_is_set_repeats_no_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class BehindClock(datetime):
-        ahead = timedelta()
+    ahead = timedelta()
 
-        @classmethod
-        def now(cls, tz: Any = None) -> "BehindClock":
-            return cls.fromtimestamp((START + cls.ahead).timestamp() + trio.current_time(), tz)
+    def now() -> float:
+        return (START + ahead).timestamp() + trio.current_time()
 
     async def test() -> None:
+        nonlocal ahead
         began = trio.current_time()
         program = Program()
         async with program.life(2.0):
             pass
         assert program.runs == [0.5, 1.5]
-        monkeypatch.setattr("ergo_py.schedules.scheduler.datetime", BehindClock)
+        monkeypatch.setattr("ergo_py.schedules.scheduler.time", SimpleNamespace(time=now))
         # At the start of the second program the clock is five days behind, at 8:35.
-        monkeypatch.setattr(
-            BehindClock, "ahead", timedelta(days=-5, hours=-2, minutes=5, seconds=-began)
-        )
+        ahead = timedelta(days=-5, hours=-2, minutes=5, seconds=-began)
         program.is_real = True
         async with program.life(0.7):
             await trio.sleep(300)
-            monkeypatch.setattr(BehindClock, "ahead", timedelta(minutes=5, seconds=-began))
+            ahead = timedelta(minutes=5, seconds=-began)
         assert program.runs == [0.5, 1.5, 2.42]
 
     run_virtual(test)
