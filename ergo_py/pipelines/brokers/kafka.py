@@ -57,10 +57,8 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
 
     def connect(self) -> Opened[Consumer | Producer]:
         """Make the client, which connects by itself."""
-        self._seen: dict[int, int] = {}
-        """Behind the last offset that was taken before, in each assigned partition."""
-        self._next: dict[int, int] = {}
-        """Behind the last offset that was taken since."""
+        # Behind the last offset of each assigned partition that was taken before, and since.
+        self._seen, self._next = dict[int, int](), dict[int, int]()
         if not self._group:
             self._producer = Producer({"enable.idempotence": True, **self._settings})
             return self._producer, self._producer.purge
