@@ -365,8 +365,8 @@ FAULTS = (
     Planted(
         "the members of a lost node stay in its groups",
         *(groups, GROUPS),
-        "        for group, pid in peer.members:\n            self._remove(group, pid, reason)\n",
-        "        pass\n",
+        "            if peer is None or (group, pid) not in peer.members:\n",
+        "            if False:\n",
     ),
     Planted(
         "a node does not tell which members leave",

@@ -141,7 +141,7 @@ class _PostgresQueue(PostgresQueue):
         answer = SimpleNamespace(
             fetchone=lambda: (True,), fetchall=lambda: [*reversed(rows)], rowcount=0
         )
-        link: Any = SimpleNamespace(execute=lambda *_: answer)
+        link: Any = SimpleNamespace(execute=lambda *_, **__: answer)
         return link, _nothing
 
 
