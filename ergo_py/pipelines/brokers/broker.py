@@ -1,6 +1,7 @@
 """`Broker`: the common part of the brokers, each of which is a source and a sink."""
 
 import string
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from time import monotonic
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar
@@ -122,7 +123,7 @@ class Broker(Source, Sink, Generic[L, P]):
 
     def __init__(self, *, batch: int = 500, within: float = 0.0) -> None:
         super().__init__(batch=batch, within=within)
-        self.found: list[Item] = []
+        self.found: deque[Item] = deque()
         """Items that the library has delivered and ``take`` has not returned."""
         self.held: dict[Any, P] = {}
         """The places of the items that are not acknowledged, by the receipts of the items."""
@@ -197,7 +198,7 @@ class Broker(Source, Sink, Generic[L, P]):
             for receipt, place in self.held.items()
             if self.places_last and receipt not in waiting
         }
-        self.found = []
+        self.found = deque()
         self._is_taking = False
         self._sent_again = max(self._sent_again, self._given_up)
         self._given_up = 0
@@ -236,7 +237,11 @@ class Broker(Source, Sink, Generic[L, P]):
         self._begin()
         if not self.found:
             self.receive(most)
-        items, self.found = self.found[:most], self.found[most:]
+        found = self.found
+        if len(found) > most:  # a broker may deliver far more than the pipeline takes at once
+            return [found.popleft() for _ in range(most)]
+        items = [*found]
+        found.clear()
         return items
 
     def wait(self, seconds: float) -> None:

@@ -690,6 +690,26 @@ def test_a_broker_begins_to_take_once_for_each_opening_and_at_once_if_it_holds_i
     assert broker.began == 2
 
 
+class GenerousBroker(FakeBroker):
+    """Delivers all of its messages at once, as MQTT does with a quality of service of 0."""
+
+    def receive(self, most: int, seconds: float = 0.0) -> None:
+        super().receive(len(self.left))
+
+
+def test_items_that_are_not_taken_yet_are_not_copied() -> None:
+    broker = GenerousBroker(1, 2, 3, 4, 5)
+    broker.open()
+    [first] = broker.take(1)
+    rest = broker.found
+    second = broker.take(3)
+
+    assert [item.body for item in (first, *second)] == [b"1", b"2", b"3", b"4"]
+    assert broker.found is rest
+    assert [item.body for item in broker.take(3)] == [b"5"]
+    assert broker.take(3) == []
+
+
 class CountingBroker(FakeBroker):
     """Sends no more unacknowledged messages than it was asked for at the opening, also if the
     pipeline has given them up.
