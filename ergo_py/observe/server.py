@@ -20,6 +20,7 @@ from ..telemetry import HealthPage, MetricsPage
 from ..web import HTTPError, HTTPRequest, Route, WebServer
 from ..web import Response as HTTPResponse
 from .node_list import NodeList, Plan
+from .strangers import Strangers
 from .viewer import Viewer
 
 __all__ = ["Listening", "Server", "Url", "check_address", "new_token"]
@@ -118,7 +119,7 @@ class Server(Actor):
                 Route("/", to=files, methods=["GET"], max_body=0),
                 Route(
                     "/ws",
-                    websocket=partial(Viewer, node_list, self._plan, version),
+                    websocket=partial(Viewer, node_list, Strangers(), self._plan, version),
                     max_message=_MESSAGE,
                     accept=None if is_loopback else partial(_check_host, names),
                 ),

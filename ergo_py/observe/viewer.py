@@ -10,6 +10,7 @@ import trio
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.messages import Response
 from .._core.vocabulary.options import read_now
+from .._core.vocabulary.reasons import Reason
 from ..actor import Actor
 from ..control.protocol import ControlError, check_depth
 from ..web import WS
@@ -28,6 +29,7 @@ from .messages import (
 from .node_link import NodeLink
 from .node_list import Plan
 from .patches import find_patch
+from .strangers import Strangers
 
 __all__ = ["Viewer"]
 
@@ -54,7 +56,7 @@ class _Late:
 
 
 class _Turned:
-    """The time of a refused page is over."""
+    """The time of a page that was refused, or has not shown the token, is over."""
 
     def __init__(self, code: int, reason: str) -> None:
         self.code = code
@@ -64,8 +66,9 @@ class _Turned:
 class Viewer(Actor):
     """The server's side of a page."""
 
-    def __init__(self, node_list: PID, plan: Plan, version: str) -> None:
+    def __init__(self, node_list: PID, strangers: Strangers, plan: Plan, version: str) -> None:
         self._node_list = node_list
+        self._strangers = strangers
         self._plan = plan
         self._version = version
         self._connection: Alias | None = None
@@ -98,6 +101,8 @@ class Viewer(Actor):
                 self._connection = connection
                 self._peer = request.client if request is not None else ""
                 self.send_after(_HELLO, self.pid, _Late())
+                if (oldest := self._strangers.add(self.pid)) is not None:
+                    self.send(oldest, _Turned(4429, "others wait, and this page shows no token"))
             case WS.Binary():
                 self._close(1003, "text messages only")
             case WS.Disconnected():
@@ -106,7 +111,12 @@ class Viewer(Actor):
                 if not self._is_in and not self._is_asked:
                     self._close(4408, "the first message did not come in time")
             case _Turned():
-                self._close(message.code, message.reason)
+                if not self._is_in:
+                    self._close(message.code, message.reason)
+
+    def terminate(self, reason: Reason) -> None:
+        """Leave the place to others."""
+        self._strangers.forget(self.pid)
 
     def handle_response(self, response: Response) -> None:
         """The operating system has taken the last message: send the next."""
@@ -158,6 +168,7 @@ class Viewer(Actor):
             self.send_after(entered.wait, self.pid, _Turned(entered.code, entered.reason))
             return
         self._is_in = True
+        self._strangers.forget(self.pid)
         hello = {
             "push": "hello",
             "version": VERSION,

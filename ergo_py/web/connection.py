@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 import trio
@@ -108,10 +109,14 @@ class WebConnection(ProtocolConnection):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when there is no request; None if there is one, or a WebSocket."""
-        if self.connected is None or self._websocket is not None or not self._http.is_idle:
+        """Since when there is no request; None if there is one, or a WebSocket. A WebSocket that
+        only waits for the close of its peer gives way at once.
+        """
+        if self.connected is None:
             return None
-        return max(self.last_in, self.last_out)
+        if self._websocket is not None:
+            return None if self._websocket.takes_messages else -inf
+        return max(self.last_in, self.last_out) if self._http.is_idle else None
 
     def give_way(self) -> None:
         """End an idle connection without waiting for its peer."""

@@ -1,6 +1,7 @@
 """The web side of the page: files, headers, hosts, origins, tokens, and hostile clients."""
 
 import json
+from functools import partial
 from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
@@ -311,6 +312,60 @@ async def test_probes_and_page_answer_beside_idle_connections(
                 assert status == 200
         for stream in idle:
             await trio.aclose_forcefully(stream)
+
+
+WRONG = b'{"hello": 1, "token": "wrong"}'
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"\x81" + bytes([0x80 | len(WRONG)]) + bytes(4) + WRONG],
+    ids=["nothing", "a wrong token"],
+)
+async def test_probes_and_pages_find_places_beside_websockets_without_the_token(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A WebSocket whose peer does not answer the close keeps no other peer away.
+    monkeypatch.setattr("ergo_py.web.websocket._LINGER", 3600.0)
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in UPGRADE.items())
+    observe = Observe(0, health=True)
+    async with open_node("shop@localhost", log_output="none", beside=[observe]):
+        place = urlsplit(observe.url)
+        upgrade = f"GET /ws HTTP/1.1\r\nhost: {place.netloc}\r\n{lines}\r\n".encode()
+        strangers = list[trio.SocketStream]()
+        with trio.fail_after(60):
+            for _ in range(80):  # none of them ever closes its side
+                strangers.append(await trio.open_tcp_stream("127.0.0.1", place.port or 0))
+                await strangers[-1].send_all(upgrade)
+                assert (await strangers[-1].receive_some(16)) == b"HTTP/1.1 101 Swi"
+                await strangers[-1].send_all(said)
+            status, _, _ = await in_thread(http, observe.url, "/healthz")
+            assert status == 200
+            token = place.fragment.removeprefix("token=")
+            page = partial(page_of, observe.url, lambda page: page.hear()["push"], token=token)
+            assert await in_thread(page) == "hello"
+        for stream in strangers:
+            await trio.aclose_forcefully(stream)
+
+
+async def test_a_page_that_has_shown_the_token_keeps_its_place() -> None:
+    def look(url: str) -> tuple[str, set[int], bool]:
+        with Page(url) as first:
+            said = first.hear()["push"]
+            codes = set[int]()
+            silent = [Page(url, None) for _ in range(20)]
+            for page in silent[:4]:  # the oldest
+                codes.add(page.close_code())
+            first.hear()  # the nodes
+            first.say({"id": 1, "do": "watch", "node": "", "with": {"views": {}}})
+            while "ok" not in (answer := first.hear()):
+                pass
+            for page in silent:
+                page.close()
+            return said, codes, answer["ok"]
+
+    async with serving() as url:
+        assert await in_thread(look, url) == ("hello", {4429}, True)
 
 
 async def test_beside_takes_a_list_of_objects_that_open() -> None:

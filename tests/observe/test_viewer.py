@@ -23,6 +23,7 @@ from ergo_py.observe.messages import Enter, Entered, Update
 from ergo_py.observe.node_list import Plan
 from ergo_py.observe.patches import apply_patch, find_patch
 from ergo_py.observe.server import Listening, Server, Url
+from ergo_py.observe.strangers import Strangers
 from ergo_py.observe.viewer import Viewer
 from ergo_py.web import WS
 from tests.actors import Puppet, Recorder
@@ -311,7 +312,7 @@ class Slow(Actor):
 async def test_a_page_that_does_not_read_gets_the_newest_state_only() -> None:
     async with running_node("observe@localhost") as node:
         slow: Any = await node.spawn(Slow)
-        viewer = await node.spawn(Viewer, slow, Plan(TOKEN), "0")
+        viewer = await node.spawn(Viewer, slow, Strangers(), Plan(TOKEN), "0")
         for message in (
             WS.Connected(slow, None),
             WS.Text(slow, json.dumps({"hello": 1, "token": TOKEN})),
