@@ -28,6 +28,7 @@ from .runtime.handoff import turns_of_loop
 from .runtime.idle_handlers import IdleHandlers
 from .runtime.thread_fairness import ThreadFairness
 from .runtime.thread_parent import RaiseCancel
+from .runtime.time_slices import RequestTurns
 from .sources import Chance, chance
 from .tables.callbacks import CALLBACKS, Callbacks, check_batches
 from .tables.child_slot import ChildSlot
@@ -177,6 +178,8 @@ class Kernel:
         self._callbacks: WeakKeyDictionary[type, Callbacks] = WeakKeyDictionary()
         """The callbacks of each behaviour class."""
         self._compose_threads(bridge)
+        self.request_turns: Final = RequestTurns()
+        """The turns in which requests of other nodes and of the control socket begin."""
         self._loggers: dict[PID, int] = {}
         """The processes that receive log records, with their least levels."""
         self._on_fatal: Callable[[], object] = _nothing

@@ -4,8 +4,6 @@ loop's stack if the answer is overdue.
 
 from time import perf_counter
 
-import trio
-
 from .._core.inspection.watchdog import look_at_loop
 from .._core.verbs.node import Node
 from .._core.verbs.node_access import kernel_of, watchdog_of
@@ -24,8 +22,6 @@ class Heartbeat:
         self._asked: float | None = None
         """When the unanswered heartbeat was posted; None without an unanswered heartbeat."""
         self._delay = 0.0
-        self.turn: trio.Lock = trio.Lock()
-        """The turn of the loop in which the next request begins."""
 
     def ask(self) -> None:
         """Post a heartbeat, unless an earlier heartbeat is unanswered."""

@@ -406,10 +406,8 @@ class Server:
         )
         try:
             with pending.scope:
-                # A view of a large node may take tenths of a second: of all requests that wait, one
-                # begins in a turn of the loop, and none whose client has left.
-                async with self._heartbeat.turn:
-                    pass
+                # Nothing begins for a client that has left meanwhile.
+                await self._kernel.request_turns.take()
                 result = outcome.Value(
                     await pending.command.on_loop(pending.connection.client, arguments)
                 )

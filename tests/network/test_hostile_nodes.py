@@ -538,6 +538,30 @@ async def test_looks_that_arrive_together_begin_in_turns_of_their_own(
     assert len(set(begun)) == len(begun)
 
 
+async def test_looks_of_all_nodes_share_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes, begun, get_info = Passes(), list[int](), Node.info
+
+    def counted(node: Node) -> Any:
+        begun.append(passes.number)
+        return get_info(node)
+
+    monkeypatch.setattr(Node, "info", counted)
+    hub = make_network("memory", allow="default,look")
+    async with two_nodes(hub) as (a, _), running_node("c@test", network=hub) as c:
+        peers = [await hostile(a), await hostile(c)]
+        body = peers[0].network.types.encode(["info", [], {}])
+        trio.lowlevel.add_instrument(passes)
+        for peer in peers:
+            for number in range(20):
+                peer.push(ops.NodeRequest(1_000_000 + number, "look", body))
+        with trio.fail_after(60):
+            while len(begun) < 40:
+                await trio.lowlevel.checkpoint()
+        trio.lowlevel.remove_instrument(passes)
+
+    assert len(set(begun)) == len(begun)
+
+
 async def test_an_answer_about_a_node_is_limited_where_it_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,16 +1,16 @@
 """`SLICE`: how long work on the loop runs before other tasks do. `in_slices`: runs long work of the
-kernel in such slices.
+kernel in such slices. `RequestTurns`: requests from outside begin in turns of their own.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
 import trio
-from trio.lowlevel import checkpoint
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from .. import sources
 
-__all__ = ["SLICE", "at_once", "in_slices"]
+__all__ = ["SLICE", "RequestTurns", "at_once", "in_slices"]
 
 SLICE: Final = 0.001
 """The length of a time slice: seconds after which work on the loop lets other tasks run."""
@@ -39,3 +39,20 @@ def at_once(work: Iterator[None]) -> None:
     """Run ``work`` to its end without a pause, where no task can wait."""
     for _ in work:
         pass
+
+
+class RequestTurns:
+    """The turns of the loop in which requests of other nodes and of the control socket begin. On a
+    large node a single request may take tenths of a second, and clients send hundreds at once.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()
+
+    async def take(self) -> None:
+        """Wait for a turn in which no other request begins."""
+        async with self._lock:
+            # The lock is also given to a task that is cancelled before it runs.
+            await checkpoint_if_cancelled()

@@ -70,10 +70,6 @@ class Answers:
         self._clients = ControlClients(peer.network)
         self._waiting: dict[trio.CancelScope, None] = {}
         """The requests that wait for something here."""
-        self._turn = trio.Lock()
-        """The turn of the loop in which the next look begins: on a large node a look may take
-        tenths of a second, and a frame has room for hundreds.
-        """
         self._known: dict[str, tuple[str | None, Callable[[Any], Any]]] = {
             "ping": (None, self._ping),
             "whereis": ("call", self._whereis),
@@ -224,8 +220,7 @@ class Answers:
         raise _OtherFormError
 
     async def _look_in_turn(self, verb: str, args: list[Any], keywords: dict[str, Any]) -> object:
-        async with self._turn:
-            pass
+        await self._kernel.request_turns.take()
         found = self._answer_to(verb, args, keywords)
         return self._snapshot(await found if isinstance(found, Awaitable) else found)
 
@@ -262,6 +257,5 @@ class Answers:
         raise _OtherFormError
 
     async def _run_command(self, client: int, do: str, arguments: dict[str, Any]) -> object:
-        async with self._turn:
-            pass
+        await self._kernel.request_turns.take()
         return self._chunks.first(await self._clients.answer(client, do, arguments))

@@ -1,13 +1,14 @@
-"""Long work of the kernel's own lets others run."""
+"""Long work of the kernel's own lets others run, and one request begins in a turn of the loop."""
 
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
 import trio
+from trio.lowlevel import add_instrument, checkpoint, remove_instrument
 
-from ergo_py._core.runtime.time_slices import at_once, in_slices
-from tests.support import replace_private
+from ergo_py._core.runtime.time_slices import RequestTurns, at_once, in_slices
+from tests.support import Passes, replace_private
 
 
 def steps(done: list[int], size: int) -> Iterator[None]:
@@ -90,3 +91,55 @@ def test_work_can_be_done_at_once() -> None:
     at_once(steps(done, 10))
 
     assert len(done) == 10
+
+
+async def test_each_request_begins_in_a_turn_of_its_own() -> None:
+    turns, passes, begun = RequestTurns(), Passes(), list[int]()
+
+    async def request() -> None:
+        await turns.take()
+        begun.append(passes.number)
+
+    add_instrument(passes)
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(request)
+        await checkpoint()
+        for _ in range(5):
+            nursery.start_soon(request)
+    remove_instrument(passes)
+
+    assert len(begun) == len(set(begun)) == 10
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 2])
+async def test_no_request_begins_that_was_cancelled(waiting: int) -> None:
+    """Also while it gets its turn; those behind it begin."""
+    for passes in range(waiting + 3):
+        turns, begun, scope = RequestTurns(), list[str](), trio.CancelScope()
+
+        async def request(
+            name: str,
+            scope: trio.CancelScope,
+            turns: RequestTurns = turns,
+            begun: list[str] = begun,
+        ) -> None:
+            with scope:
+                await turns.take()
+                assert not scope.cancel_called
+                begun.append(name)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(waiting):
+                nursery.start_soon(request, "before", trio.CancelScope())
+            await checkpoint()
+            nursery.start_soon(request, "cancelled", scope)
+            for _ in range(passes):
+                await checkpoint()
+            is_late = "cancelled" in begun
+            scope.cancel()
+            nursery.start_soon(request, "behind", trio.CancelScope())
+
+        assert begun.count("before") == waiting
+        assert ("cancelled" in begun) == is_late
+        assert begun.count("behind") == 1
