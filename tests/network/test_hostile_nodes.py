@@ -1,5 +1,6 @@
 """Operations that no honest node sends: they harm neither processes nor the tables of a node."""
 
+import collections
 from typing import Any
 
 import pytest
@@ -536,6 +537,99 @@ async def test_looks_that_arrive_together_begin_in_turns_of_their_own(
         trio.lowlevel.remove_instrument(passes)
 
     assert len(set(begun)) == len(begun)
+
+
+async def test_looks_are_answered_beside_as_many_waits_as_a_node_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ergo_py.network.node_requests.answers._AT_ONCE", 10)
+    too_many = "10 requests of 'a@test' wait here already"
+    async with (
+        two_nodes(make_network("memory", allow="default,look")) as (a, b),
+        trio.open_nursery() as nursery,
+    ):
+        there, silent = a.at("b@test"), await b.spawn(Puppet)
+        for _ in range(10):
+            nursery.start_soon(a.wait_ended, silent)
+        await there.ping()
+
+        assert (await there.info()).name == "b@test"
+        for wait in (a.wait_ended(silent), there.inspect(silent), there.ask_control(1, "info", {})):
+            with pytest.raises(NotAllowedError, match=too_many):
+                await wait
+        nursery.cancel_scope.cancel()
+
+
+async def test_many_looks_that_arrive_together_are_all_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ergo_py.network.node_requests.answers._AT_ONCE", 10)
+    names = list[str]()
+    async with two_nodes(make_network("memory", allow="default,look")) as (a, _):
+
+        async def look() -> None:
+            names.append((await a.at("b@test").info()).name)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(look)
+
+    assert names == ["b@test"] * 50
+
+
+async def test_the_bytes_of_looks_that_wait_for_their_turn_are_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ergo_py.network.node_requests.request_queue._MOST", 10_000)
+    results = collections.Counter[str]()
+    async with two_nodes(make_network("memory", allow="default,look")) as (a, b):
+        there, name = a.at("b@test"), "p" * 1000
+        await b.spawn(Puppet, name=name)
+        await there.ping()
+
+        async def look() -> None:
+            try:
+                await there.process_info(name)
+                results["answered"] += 1
+            except NotAllowedError as error:
+                results[str(error)] += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(look)
+        # Those that were answered have made room.
+        await look()
+
+    text = "the requests of 'a@test' that wait for their turn here would have more than 10000 bytes"
+    assert results.keys() == {"answered", f"{text}; ask later"}
+    assert 4 <= results["answered"] <= 6
+
+
+async def test_looks_of_a_lost_session_do_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, get_info = list[str](), Node.info
+
+    def counted(node: Node) -> Any:
+        begun.append(node.name)
+        return get_info(node)
+
+    monkeypatch.setattr(Node, "info", counted)
+    hub = make_network("memory", allow="default,look")
+    async with running_node("b@test", network=hub) as b:
+        async with running_node("a@test", network=hub) as a:
+            peer = await hostile(a)
+            body = peer.network.types.encode(["info", [], {}])
+            for number in range(5_000):
+                peer.push(ops.NodeRequest(1_000_000 + number, "look", body))
+            while not begun:
+                await trio.lowlevel.checkpoint()
+        await until(lambda: not b.nodes())
+        known = len(begun)
+        await trio.testing.wait_all_tasks_blocked()
+        assert known < 5_000
+        assert len(begun) == known
+
+        async with running_node("a@test", network=hub) as a:
+            assert (await a.at("b@test").info()).name == "b@test"
 
 
 async def test_looks_of_all_nodes_share_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:

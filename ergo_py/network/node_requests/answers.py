@@ -1,6 +1,6 @@
 """`Answers`: the answers of this node to the requests of another node."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from ..protocol.operations import NodeRequest
 from ..refusals import Refusals
 from .chunks import Chunks
 from .control import ControlClients
+from .request_queue import RequestQueue
 
 __all__ = ["LOOKS", "Answers"]
 
@@ -51,6 +52,8 @@ LOOKS: Final = {
 positional arguments. The only keyword is the ``timeout`` of verbs that wait.
 """
 _WAITS: Final = frozenset({"inspect", "inspect_meta"})
+_IN_TURN: Final = frozenset({"look", "control"})
+"""The requests that begin in turns of the loop of their own."""
 
 
 class _OtherFormError(Exception):
@@ -69,7 +72,11 @@ class Answers:
         self._chunks = Chunks()
         self._clients = ControlClients(peer.network)
         self._waiting: dict[trio.CancelScope, None] = {}
-        """The requests that wait for something here."""
+        """The requests that have begun and wait for something here."""
+        self._queue = RequestQueue(peer.node)
+        """The requests that have not begun, but for their turn."""
+        self._has_next = False
+        """Whether a task waits for the turn of the oldest request of the queue."""
         self._known: dict[str, tuple[str | None, Callable[[Any], Any]]] = {
             "ping": (None, self._ping),
             "whereis": ("call", self._whereis),
@@ -80,7 +87,7 @@ class Answers:
             "more": ("look", self._more),
         }
         """Each request with the permit that it needs, and the function that answers it: with a
-        value, or with an awaitable. It raises `_OtherFormError` for an argument of another form.
+        value, or with a coroutine. It raises `_OtherFormError` for an argument of another form.
         """
 
     def permit(self, permits: frozenset[str]) -> None:
@@ -89,40 +96,69 @@ class Answers:
 
     def answer(self, op: NodeRequest) -> None:
         """Answer a request, perhaps later."""
-        permit, function = self._known.get(op.about, (None, self._unknown))
+        permit, _ = self._known.get(op.about, (None, self._unknown))
         if permit is not None and permit not in self._permits:
             self._peer.send_answer(op.number, None, self._refusals.refuse_act(permit))
-            return
+        elif op.about in _IN_TURN:
+            self._answer_in_turn(op)
+        elif (wait := self._begin(op)) is not None:
+            self._soon(self._finish, op.number, *wait)
+
+    def forget(self) -> None:
+        """Give up the requests that wait: the other node is lost."""
+        self._queue.clear()
+        for scope in list(self._waiting):
+            scope.cancel()
+        self._clients.close()
+
+    def _soon(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
+        self._kernel.start(function, *args, name=f"network: for {self._peer.node}")
+
+    def _answer_in_turn(self, op: NodeRequest) -> None:
         try:
-            argument = self._peer.network.types.decode(op.body)
-            found = function(argument)
+            self._queue.put(op)
+        except NotAllowedError as error:
+            self._peer.send_answer(op.number, None, error)
+        else:
+            if not self._has_next:
+                self._has_next = True
+                self._soon(self._answer_next)
+
+    async def _answer_next(self) -> None:
+        """Answer the oldest request of the queue. Each other node has a single task that waits for
+        a turn, so that a flood of requests delays those of other nodes by a turn each.
+        """
+        await self._kernel.request_turns.take()
+        op = self._queue.take() if self._queue else None
+        self._has_next = bool(self._queue)
+        if self._has_next:
+            self._soon(self._answer_next)
+        if op is not None and (wait := self._begin(op)) is not None:
+            await self._finish(op.number, *wait)
+
+    def _begin(self, op: NodeRequest) -> tuple[Awaitable[object], trio.CancelScope] | None:
+        """Begin a request, and answer a request that does not wait. Returns the rest of a request
+        that waits for something, and the scope of the wait.
+        """
+        _, function = self._known.get(op.about, (None, self._unknown))
+        try:
+            found = function(self._peer.network.types.decode(op.body))
         except (_OtherFormError, UnreadableValueError):
             self._peer.send_answer(op.number, None, self._not_known(op.about))
         except Exception as error:
             self._peer.send_answer(op.number, None, error)
         else:
-            if isinstance(found, Awaitable):
-                self._answer_later(op.number, found)
-            else:
+            if not isinstance(found, Coroutine):
                 self._peer.send_answer(op.number, found, None)
-
-    def forget(self) -> None:
-        """Give up the requests that wait: the other node is lost."""
-        for scope in list(self._waiting):
-            scope.cancel()
-        self._clients.close()
-
-    def _answer_later(self, number: int, found: Any) -> None:
-        if len(self._waiting) >= _AT_ONCE:
-            found.close()
-            text = f"{_AT_ONCE} requests of {self._peer.node!r} wait here already; ask later"
-            self._peer.send_answer(number, None, NotAllowedError(text))
-            return
-        scope = trio.CancelScope()
-        self._waiting[scope] = None
-        self._kernel.start(
-            self._finish, number, found, scope, name=f"network: for {self._peer.node}"
-        )
+            elif len(self._waiting) < _AT_ONCE:
+                scope = trio.CancelScope()
+                self._waiting[scope] = None
+                return found, scope
+            else:
+                found.close()
+                text = f"{_AT_ONCE} requests of {self._peer.node!r} wait here already; ask later"
+                self._peer.send_answer(op.number, None, NotAllowedError(text))
+        return None
 
     async def _finish(self, number: int, found: Awaitable[object], scope: trio.CancelScope) -> None:
         value, error = None, None
@@ -216,21 +252,16 @@ class Answers:
                 not keywords or (verb in _WAITS and [*keywords] == ["timeout"])
             ):
                 self._refuse_elsewhere(args)
-                return self._look_in_turn(verb, args, keywords)
+                if verb in _WAITS:
+                    return self._inspect(verb, args, keywords)
+                return self._snapshot(getattr(self._kernel.node, verb)(*args))
         raise _OtherFormError
 
-    async def _look_in_turn(self, verb: str, args: list[Any], keywords: dict[str, Any]) -> object:
-        await self._kernel.request_turns.take()
-        found = self._answer_to(verb, args, keywords)
-        return self._snapshot(await found if isinstance(found, Awaitable) else found)
-
-    def _answer_to(self, verb: str, args: list[Any], keywords: dict[str, Any]) -> object:
-        node = self._kernel.node
-        if verb in _WAITS:
-            # Not a PID that the request names: only of the node itself it is known.
-            asker = PID(self._peer.node, self._peer.creation, 0)
-            return inspect_for(node, verb, asker, *args, **keywords)
-        return getattr(node, verb)(*args, **keywords)
+    async def _inspect(self, verb: str, args: list[Any], keywords: dict[str, Any]) -> object:
+        # Not a PID that the request names: only of the node itself it is known.
+        asker = PID(self._peer.node, self._peer.creation, 0)
+        found = await inspect_for(self._kernel.node, verb, asker, *args, **keywords)
+        return self._snapshot(found)
 
     def _refuse_elsewhere(self, args: list[object]) -> None:
         """Refuse to look into a third node: only that node knows whom it permits to look."""
@@ -257,5 +288,4 @@ class Answers:
         raise _OtherFormError
 
     async def _run_command(self, client: int, do: str, arguments: dict[str, Any]) -> object:
-        await self._kernel.request_turns.take()
         return self._chunks.first(await self._clients.answer(client, do, arguments))
