@@ -16,6 +16,8 @@ __all__ = ["THREAD", "TaskOwners", "WorldOrder", "describe_tasks", "lift_shields
 _CONTEXT: Final[Any] = trio._core._run.GLOBAL_RUN_CONTEXT
 THREAD: Final = ": thread"
 """The end of the name of a system task that runs a thread of a node."""
+_ENDED: Final = 1000
+"""Owners of ended tasks that are forgotten at once, as many as those that are kept, or more."""
 
 
 class TaskOwners:
@@ -27,9 +29,14 @@ class TaskOwners:
         for tasks of the world itself. Each deadline asks for its owner, and a table of weak
         references took three times as long.
         """
+        self._forget_at = _ENDED
+        """The number of owners at which those of ended tasks are forgotten."""
         self._system: dict[str, str] = {}
         self._threads: dict[int, str] = {}
         """The nodes of threads, by the numbers of the operating system."""
+
+    def __len__(self) -> int:
+        return len(self._owners)
 
     def add_node(self, name: str) -> None:
         """Know the system tasks of a node by their names."""
@@ -83,8 +90,19 @@ class TaskOwners:
                 found = ""
             else:
                 found = self.of(nursery.parent_task)
+            if len(self._owners) >= self._forget_at:
+                self._forget_ended()
             self._owners[task._counter] = found
         return found
+
+    def _forget_ended(self) -> None:
+        # Not by an instrument that trio tells of each end: a world would run with one, and nodes
+        # without a world run without.
+        known, self._owners = self._owners, {}
+        for task in tasks_of_run():
+            if task._counter in known:
+                self._owners[task._counter] = known[task._counter]
+        self._forget_at = 2 * len(self._owners) + _ENDED
 
 
 class WorldOrder(Random):
