@@ -5,6 +5,7 @@ annotations say how each part is decoded.
 """
 
 import dataclasses
+import inspect
 import types
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -68,10 +69,8 @@ class StateType:
         _check(cls, self.name, self.name, classes)
         self._has_parts = any(dataclasses.is_dataclass(each) for each in classes - {cls})
         """It has dataclasses inside."""
-        new = self.new()
-        fields = dataclasses.fields(new) if dataclasses.is_dataclass(new) else ()
-        self._names = frozenset(each.name for each in fields if hasattr(new, "__dict__"))
-        """The fields of a dataclass without slots."""
+        self.new()
+        self._names = frozenset(each.name for each in _left_out(cls))
         try:
             self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(cls).decode
         except TypeError as error:
@@ -189,10 +188,23 @@ def _complete(value: object) -> None:
         for name in value.__struct_fields__:
             _complete(getattr(value, name))
     elif dataclasses.is_dataclass(value):
-        attributes = getattr(value, "__dict__", {})
+        for field in _left_out(type(value)):
+            if field.name not in vars(value):
+                vars(value)[field.name] = getattr(value, field.name)
         for field in dataclasses.fields(value):
-            attributes.setdefault(field.name, getattr(value, field.name))
-            _complete(attributes[field.name])
+            _complete(getattr(value, field.name))
+
+
+def _left_out(cls: object) -> list[dataclasses.Field[Any]]:
+    """The fields of a dataclass that a decoded object may not have: the class has an attribute of
+    the name. A slot is one too, but msgspec fills it, and a value in ``__dict__`` would hide it.
+    """
+    found = []
+    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+        attribute = inspect.getattr_static(cls, field.name, dataclasses.MISSING)
+        if attribute is not dataclasses.MISSING and not inspect.isdatadescriptor(attribute):
+            found.append(field)
+    return found
 
 
 def _unknown(data: object, kept: object, path: str) -> str:

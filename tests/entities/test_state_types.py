@@ -244,6 +244,147 @@ def test_a_default_that_was_taken_is_stored_for_versions_with_another_default() 
     }
 
 
+class Mixin:
+    """A class without slots: its subclasses have a ``__dict__``."""
+
+
+@dataclass
+class InDict:
+    a: int = 0
+
+
+@dataclass(slots=True)
+class InSlots:
+    a: int = 0
+
+
+@dataclass(slots=True)
+class SlotsOfMixin(Mixin):
+    a: int = 0
+
+
+@dataclass(slots=True)
+class SlotsOverDict(InDict):
+    b: int = 1
+
+
+@dataclass
+class DictOverSlots(InSlots):
+    b: int = 1
+
+
+@dataclass
+class DictOverSlotsOverDict(SlotsOverDict):
+    c: int = 2
+
+
+@dataclass(slots=True)
+class SlotsOverDictOverSlots(DictOverSlots):
+    c: int = 2
+
+
+@dataclass
+class SlotAgainInDict(InSlots):
+    a: int = 5
+
+
+@dataclass(slots=True)
+class DictAgainInSlot(InDict):
+    a: int = 5
+
+
+@dataclass(slots=True)
+class SlotAgainInDictBelowSlots(SlotAgainInDict):
+    b: int = 1
+
+
+@dataclass(frozen=True)
+class FrozenInDict:
+    a: int = 0
+    b: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSlots(Mixin):
+    a: int = 0
+    b: int = 1
+
+
+class Doubled:
+    """A data descriptor as the default of a field."""
+
+    def __get__(self, value: Any, _cls: type) -> Any:
+        return 0 if value is None else value.half * 2
+
+    def __set__(self, value: Any, number: int) -> None:
+        value.half = number // 2
+
+
+DOUBLED: Any = Doubled()
+
+
+@dataclass
+class Described:
+    a: int = DOUBLED
+    b: int = 1
+
+
+class InStruct(msgspec.Struct, dict=True):
+    a: int = 0
+    b: int = 1
+
+
+_KINDS: list[Any] = [
+    InDict,
+    InSlots,
+    SlotsOfMixin,
+    SlotsOverDict,
+    DictOverSlots,
+    DictOverSlotsOverDict,
+    SlotsOverDictOverSlots,
+    SlotAgainInDict,
+    DictAgainInSlot,
+    SlotAgainInDictBelowSlots,
+    FrozenInDict,
+    FrozenSlots,
+    Described,
+    InStruct,
+]
+
+
+def _set_all(state: Any, number: int) -> dict[str, int]:
+    names = [name for name in "abc" if hasattr(state, name)]
+    change = setattr if isinstance(state, msgspec.Struct) else object.__setattr__  # also frozen
+    for name in names:
+        change(state, name, number)
+    return dict.fromkeys(names, number)
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+@pytest.mark.parametrize("cls", _KINDS)
+def test_a_change_of_a_loaded_field_is_stored_wherever_the_field_is(
+    cls: Any, is_part: bool
+) -> None:
+    whole: Any = dataclass(
+        type("Whole", (), {"__annotations__": {"part": cls}, "part": field(default_factory=cls)})
+    )
+    kind = StateType(whole if is_part else cls)
+    defaults = msgspec.msgpack.decode(kind.encode(kind.new()))
+    whole_part = defaults["part"] if is_part else defaults
+
+    for rest in ({}, {"a": 8}, dict.fromkeys(whole_part, 8)):
+        state = kind.load(_encoded({"part": rest} if is_part else rest))
+        part = state.part if is_part else state
+        before = kind.encode(state)
+        stored = msgspec.msgpack.decode(before)
+        assert (stored["part"] if is_part else stored) == {**whole_part, **rest}
+
+        expected = _set_all(part, 6)
+
+        after = msgspec.msgpack.decode(kind.encode(state, before))
+        assert (after["part"] if is_part else after) == expected
+
+
 @pytest.mark.parametrize("data", [{"line": {"text": "x"}}, {}])
 def test_a_default_inside_of_a_struct_is_stored(data: object) -> None:
     kind = StateType(Total)
