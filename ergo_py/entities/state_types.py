@@ -190,7 +190,7 @@ def _complete(value: object) -> None:
     elif dataclasses.is_dataclass(value):
         for field in _left_out(type(value)):
             if field.name not in vars(value):
-                vars(value)[field.name] = getattr(value, field.name)
+                vars(value)[field.name] = _default(value, field)
         for field in dataclasses.fields(value):
             _complete(getattr(value, field.name))
 
@@ -205,6 +205,13 @@ def _left_out(cls: object) -> list[dataclasses.Field[Any]]:
         if attribute is not dataclasses.MISSING and not inspect.isdatadescriptor(attribute):
             found.append(field)
     return found
+
+
+def _default(value: object, field: dataclasses.Field[Any]) -> object:
+    # The attribute may be the default of a base class, whose field was defined again.
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return getattr(value, field.name)
 
 
 def _unknown(data: object, kept: object, path: str) -> str:

@@ -385,6 +385,22 @@ def test_a_change_of_a_loaded_field_is_stored_wherever_the_field_is(
         assert (after["part"] if is_part else after) == expected
 
 
+@dataclass
+class Unlisted:
+    a: Any = None
+
+
+@dataclass
+class Listed(Unlisted):
+    a: list[int] = field(default_factory=list)
+
+
+def test_a_field_that_a_subclass_has_defined_again_takes_the_default_of_the_subclass() -> None:
+    state = StateType(Listed).load(_encoded({}))
+
+    assert state == Listed([])
+
+
 @pytest.mark.parametrize("data", [{"line": {"text": "x"}}, {}])
 def test_a_default_inside_of_a_struct_is_stored(data: object) -> None:
     kind = StateType(Total)
