@@ -52,7 +52,7 @@ class StateType:
         StateTypeError: the class is not closed, or has a field without a default.
     """
 
-    __slots__ = ("_decode", "_has_parts", "_is_large", "_names", "cls", "name")
+    __slots__ = ("_decode", "_is_completed", "_is_large", "cls", "name")
 
     def __init__(self, cls: Any) -> None:
         self.cls: Final = cls
@@ -67,10 +67,9 @@ class StateType:
             )
         classes: set[Any] = set()
         _check(cls, self.name, self.name, classes)
-        self._has_parts = any(dataclasses.is_dataclass(each) for each in classes - {cls})
-        """It has dataclasses inside."""
+        self._is_completed = any(map(dataclasses.is_dataclass, classes))
+        """It is a dataclass, or has dataclasses inside."""
         self.new()
-        self._names = frozenset(each.name for each in _left_out(cls))
         try:
             self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(cls).decode
         except TypeError as error:
@@ -160,7 +159,7 @@ class StateType:
         default as an attribute, and later does not encode it: a version of the class with another
         default would then load that one.
         """
-        if self._has_parts or (self._names and not self._names <= vars(state).keys()):
+        if self._is_completed:
             _complete(state)
 
     def _converted(self, data: object) -> Any:

@@ -244,6 +244,24 @@ def test_a_default_that_was_taken_is_stored_for_versions_with_another_default() 
     }
 
 
+@dataclass
+class Branch:
+    size: int = 0
+    branches: list["Branch"] = field(default_factory=list)
+    next: "Branch | None" = None
+    weight: int = 5
+
+
+def test_a_default_inside_of_a_class_that_contains_itself_is_stored() -> None:
+    inner = {"size": 2, "branches": []}
+    data = {"size": 1, "branches": [inner], "next": inner, "weight": 1}
+    kind, whole = StateType(Branch), {**inner, "next": None, "weight": 5}
+
+    stored = msgspec.msgpack.decode(kind.encode(kind.load(_encoded(data))))
+
+    assert stored == {**data, "branches": [whole], "next": whole}
+
+
 class Mixin:
     """A class without slots: its subclasses have a ``__dict__``."""
 
