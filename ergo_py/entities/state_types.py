@@ -8,15 +8,18 @@ import dataclasses
 import inspect
 import types
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from operator import attrgetter, itemgetter, methodcaller
 from typing import (
     Annotated,
     Any,
     Final,
     Literal,
+    TypeAlias,
+    TypeGuard,
     Union,
     get_args,
     get_origin,
@@ -52,7 +55,7 @@ class StateType:
         StateTypeError: the class is not closed, or has a field without a default.
     """
 
-    __slots__ = ("_decode", "_is_completed", "_is_large", "cls", "name")
+    __slots__ = ("_decode", "_is_large", "_walk", "cls", "name")
 
     def __init__(self, cls: Any) -> None:
         self.cls: Final = cls
@@ -65,11 +68,10 @@ class StateType:
                 "msgspec.Struct whose fields all have defaults, as in `class Account("
                 "Entity[Balance])`"
             )
-        classes: set[Any] = set()
-        _check(cls, self.name, self.name, classes)
-        self._is_completed = any(map(dataclasses.is_dataclass, classes))
-        """It is a dataclass, or has dataclasses inside."""
+        _check(cls, self.name, self.name, set())
         self.new()
+        self._walk = _walk(cls, {})
+        """The way to the dataclasses that may miss defaults."""
         try:
             self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(cls).decode
         except TypeError as error:
@@ -133,7 +135,7 @@ class StateType:
         """
         try:
             state = self._decode(encoded)
-            self._complete(state)
+            _complete(state, self._walk)
             if _encode(state) == encoded:
                 return state  # no field is missing or unknown
         except msgspec.MsgspecError:
@@ -154,18 +156,10 @@ class StateType:
         except ValueError as error:
             raise ValueError(f"the result of upgrade does not fit: {error}") from None
 
-    def _complete(self, state: object) -> None:
-        """Put defaults into a decoded state. msgspec leaves a field out if the class has its
-        default as an attribute, and later does not encode it: a version of the class with another
-        default would then load that one.
-        """
-        if self._is_completed:
-            _complete(state)
-
     def _converted(self, data: object) -> Any:
         try:
             state = self._decode(_encode(data))
-            self._complete(state)
+            _complete(state, self._walk)
         except (msgspec.ValidationError, TypeError) as error:
             raise ValueError(str(error)) from None
         # msgspec drops fields that a class does not have.
@@ -173,44 +167,6 @@ class StateType:
         if unknown:
             raise ValueError(f"it has the unknown field {unknown}")
         return state
-
-
-def _complete(value: object) -> None:
-    """Put defaults that are attributes of their class into a dataclass, and into its parts."""
-    if isinstance(value, list | tuple):
-        for each in value:
-            _complete(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            _complete(each)
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
-            _complete(getattr(value, name))
-    elif dataclasses.is_dataclass(value):
-        for field in _left_out(type(value)):
-            if field.name not in vars(value):
-                vars(value)[field.name] = _default(value, field)
-        for field in dataclasses.fields(value):
-            _complete(getattr(value, field.name))
-
-
-def _left_out(cls: object) -> list[dataclasses.Field[Any]]:
-    """The fields of a dataclass that a decoded object may not have: the class has an attribute of
-    the name. A slot is one too, but msgspec fills it, and a value in ``__dict__`` would hide it.
-    """
-    found = []
-    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
-        attribute = inspect.getattr_static(cls, field.name, dataclasses.MISSING)
-        if attribute is not dataclasses.MISSING and not inspect.isdatadescriptor(attribute):
-            found.append(field)
-    return found
-
-
-def _default(value: object, field: dataclasses.Field[Any]) -> object:
-    # The attribute may be the default of a base class, whose field was defined again.
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return getattr(value, field.name)
 
 
 def _unknown(data: object, kept: object, path: str) -> str:
@@ -250,10 +206,106 @@ def _unordered(data: object) -> Hashable:
     return data if isinstance(data, Hashable) else _encode(data)
 
 
+# -- missing defaults ------------------------------------------------------------------------------
+
+# msgspec leaves a field out of a decoded dataclass if the class has its default as an attribute,
+# and later does not encode it: a version of the class with another default would load that one.
+
+_Walk: TypeAlias = "dict[type, Callable[[Any], _Inside]]"
+"""By the type of a value: what completes the value, and returns what is inside."""
+_Inside: TypeAlias = "Iterable[tuple[_Walk, Iterable[object]]]"
+_Parts: TypeAlias = list[tuple[Callable[[Any], object], _Walk]]
+
+
+def _complete(state: object, walk: _Walk) -> None:
+    """Put missing defaults into a decoded state and its parts. A part may contain others as deep as
+    msgspec decodes them, so this does not recurse.
+    """
+    todo: list[tuple[_Walk, Iterable[object]]] = [(walk, (state,))]
+    while todo:
+        walk, values = todo.pop()
+        for each in values:
+            complete = walk.get(type(each))
+            if complete is not None:
+                todo.extend(complete(each))
+
+
+def _walk(annotation: object, walks: dict[object, _Walk]) -> _Walk:
+    """The way through values of an annotation; empty if no default can be missing in them, so that
+    a long list of numbers is not walked. ``walks`` are those of classes.
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    cls = annotation if origin is None else origin
+    if _is_class(cls):
+        return _walk_of_class(cls, walks)
+    if origin is Annotated:
+        return _walk(args[0], walks)
+    if origin in (Union, types.UnionType):  # msgspec allows a single list, and a single dict
+        return {key: value for each in args for key, value in _walk(each, walks).items()}
+    if origin is tuple and Ellipsis not in args:
+        places = [(itemgetter(place), _walk(each, walks)) for place, each in enumerate(args)]
+        parts: _Parts = [(get, walk) for get, walk in places if walk]
+        return {tuple: lambda value: _parts(value, parts)} if parts else {}
+    if origin in (list, tuple):
+        elements = _walk(args[0], walks)
+        return {origin: lambda value: ((elements, value),)} if elements else {}
+    if origin is dict:
+        values = _walk(args[1], walks)
+        return {dict: lambda value: ((values, value.values()),)} if values else {}
+    return {}
+
+
+def _walk_of_class(cls: type, walks: dict[object, _Walk]) -> _Walk:
+    if cls in walks:
+        return walks[cls]
+    missing = _left_out(cls)
+    parts: _Parts = []
+
+    def complete(value: object) -> _Inside:
+        if missing:
+            attributes = vars(value)
+            for field in missing:
+                if field.name not in attributes:
+                    attributes[field.name] = _default(value, field)
+        return _parts(value, parts)
+
+    is_dict = is_typeddict(cls)
+    walks[cls] = {dict if is_dict else cls: complete}  # a part may be of this class
+    for name, hint in _hints(cls, "").items():
+        if walk := _walk(hint, walks):
+            parts.append((methodcaller("get", name) if is_dict else attrgetter(name), walk))
+    if not missing and not parts:
+        walks[cls] = {}
+    return walks[cls]
+
+
+def _parts(value: object, parts: _Parts) -> _Inside:
+    return [(walk, (get(value),)) for get, walk in parts]
+
+
+def _left_out(cls: object) -> list[dataclasses.Field[Any]]:
+    """The fields of a dataclass that a decoded object may not have: the class has an attribute of
+    the name. A slot is one too, but msgspec fills it, and a value in ``__dict__`` would hide it.
+    """
+    found = []
+    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+        attribute = inspect.getattr_static(cls, field.name, dataclasses.MISSING)
+        if attribute is not dataclasses.MISSING and not inspect.isdatadescriptor(attribute):
+            found.append(field)
+    return found
+
+
+def _default(value: object, field: dataclasses.Field[Any]) -> object:
+    # The attribute may be the default of a base class, whose field was defined again.
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return getattr(value, field.name)
+
+
 # -- closed types ----------------------------------------------------------------------------------
 
 
-def _is_class(cls: object) -> bool:
+def _is_class(cls: object) -> TypeGuard[type]:
     return isinstance(cls, type) and (
         dataclasses.is_dataclass(cls)
         or issubclass(cls, msgspec.Struct)

@@ -1,5 +1,6 @@
 """Classes of states: which are closed, and which stored data fits them."""
 
+import sys
 import typing
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
@@ -7,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from itertools import permutations
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 from uuid import UUID, uuid4
 
 import msgspec
@@ -262,17 +263,93 @@ def test_a_default_inside_of_a_class_that_contains_itself_is_stored() -> None:
     assert stored == {**data, "branches": [whole], "next": whole}
 
 
+@dataclass(slots=True)
+class InSlots:
+    a: int = 0
+
+
+class Corner(NamedTuple):
+    line: Line
+    numbers: list[int]
+
+
+class Sheet(TypedDict, total=False):
+    line: Line
+    numbers: list[int]
+
+
+NO_CORNER = Corner(Line(), [])
+NO_PLACES: tuple[int, list[int], Line] = (0, [], Line())
+
+
+@dataclass
+class Wide:
+    """Many numbers beside each kind of part."""
+
+    numbers: list[int] = field(default_factory=list)
+    line: Line | None = None
+    named: Annotated[Line | None, msgspec.Meta(title="named")] = None
+    corner: Corner = NO_CORNER
+    sheet: Sheet = field(default_factory=Sheet)
+    places: tuple[int, list[int], Line] = NO_PLACES
+    plain: tuple[int, list[int]] = (0, [])
+    rest: tuple[Line, ...] = ()
+    table: dict[str, list[int]] = field(default_factory=dict)
+    lines: dict[str, list[Line]] = field(default_factory=dict)
+    slots: InSlots = field(default_factory=InSlots)
+    mode: Literal["a", "b"] = "a"
+
+
+def _wide(line: dict[str, Any], numbers: list[int]) -> dict[str, Any]:
+    return {
+        "numbers": numbers,
+        "line": line,
+        "named": line,
+        "corner": [line, numbers],
+        "sheet": {"line": line, "numbers": numbers},
+        "places": [0, numbers, line],
+        "plain": [0, numbers],
+        "rest": [line, line],
+        "table": {"a": numbers},
+        "lines": {"a": [line]},
+        "slots": {"a": 0},
+        "mode": "a",
+    }
+
+
+def test_a_default_is_stored_in_each_kind_of_part() -> None:
+    kind = StateType(Wide)
+
+    state = kind.load(_encoded(_wide({"text": "x"}, [1, 2])))
+
+    assert msgspec.msgpack.decode(kind.encode(state)) == _wide({"text": "x", "tax": 19}, [1, 2])
+    assert kind.encode(kind.load(_encoded({}))) == kind.encode(Wide())
+
+
+def test_a_load_does_not_visit_numbers_beside_parts() -> None:
+    kind, calls = StateType(Wide), 0
+    data = _encoded(_wide({"text": "x", "tax": 19}, list(range(1000))))
+
+    def count(_frame: object, _event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    others = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        kind.load(data)
+    finally:
+        sys.setprofile(others)
+
+    assert 0 < calls < 1000
+
+
 class Mixin:
     """A class without slots: its subclasses have a ``__dict__``."""
 
 
 @dataclass
 class InDict:
-    a: int = 0
-
-
-@dataclass(slots=True)
-class InSlots:
     a: int = 0
 
 
