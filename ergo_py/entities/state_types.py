@@ -153,7 +153,7 @@ class StateType:
             raise ValueError(f"upgrade raised {type(error).__name__}: {error}") from error
         try:
             return self._converted(upgraded)
-        except ValueError as error:
+        except Exception as error:  # also of numbers without an encoding, and of cycles
             raise ValueError(f"the result of upgrade does not fit: {error}") from None
 
     def _converted(self, data: object) -> Any:

@@ -537,7 +537,13 @@ def test_an_upgrade_gets_data_that_does_not_fit() -> None:
         kind.load(_encoded({"other": 5}))
 
 
-@pytest.mark.parametrize("wrong", [object(), "\udc80", {"cents": object()}, None])
+CYCLIC: dict[str, Any] = {}
+CYCLIC["cents"] = CYCLIC
+
+
+@pytest.mark.parametrize(
+    "wrong", [object(), "\udc80", {"cents": object()}, None, {"cents": 2**70}, CYCLIC]
+)
 def test_an_upgrade_to_data_that_cannot_be_stored_is_refused(wrong: object) -> None:
     class Wrong(Upgraded):
         @classmethod
