@@ -9,6 +9,7 @@ number that its receiver has given out.
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 import trio
@@ -60,8 +61,8 @@ _GREETINGS: Final = 100
 _MEMBERS: Final = 1_000_000
 """The most members of another node, in all groups. Further ones are not known here."""
 _PART: Final = 500
-"""The most members in a message, and the most that leave in a turn of the loop: each takes some
-10 µs.
+"""The most members in a message, and the most of all lost nodes that leave in a turn of the loop:
+each takes some 10 µs.
 """
 _AGAIN: Final = 0.1
 """Seconds after which a message that found no room is sent again."""
@@ -87,6 +88,10 @@ class _Open:
 @dataclass(frozen=True, slots=True)
 class _SendAgain:
     node: str
+
+
+_Lost = tuple[Iterable[tuple[ClusterGroup, PID]], Reason]
+"""The members of a keeper that is lost, and why they leave."""
 
 
 class _Peer:
@@ -137,6 +142,8 @@ class GroupKeeper(Actor):
         self._has_met_all = trio.Event()
         self._openers: list[Caller] = []
         self._types = network_of(self._process.kernel).types
+        self._lost, lost = trio.open_memory_channel[_Lost](inf)
+        self.start_task(self._remove_lost, lost, name="members of lost nodes leave")
         self._forget_strangers()
         self.subscribe(NODE_UP)
         self.start_task(self._look_around, name="search for nodes")
@@ -144,11 +151,12 @@ class GroupKeeper(Actor):
     def _forget_strangers(self) -> None:
         """Remove the members of other nodes that an earlier keeper has left."""
         groups = self._process.kernel.router.directory.groups
-        for group in [group for group in groups if isinstance(group, ClusterGroup)]:
+        left = [(group, [*groups[group]]) for group in groups if isinstance(group, ClusterGroup)]
+        for group, _ in left:
             self._watch(group)
-            for pid in list(groups.get(group, ())):
-                if pid.node != self.pid.node:
-                    self._remove(group, pid, Unregistered())
+        here = self.pid.node
+        strangers = ((group, pid) for group, pids in left for pid in pids if pid.node != here)
+        self._lost.send_nowait((strangers, Unregistered()))
 
     # -- greetings ---------------------------------------------------------------------------------
 
@@ -232,7 +240,7 @@ class GroupKeeper(Actor):
             if peer is not None:
                 del self._peers[pid.node]
                 self.demonitor(peer.pid)
-                self._lose(peer, Unregistered())
+                self._lost.send_nowait((peer.members, Unregistered()))
             self._peers[pid.node] = peer = _Peer(pid, number)
             self.monitor(pid)
         # The other keeper may have taken an earlier number back: it has lost this node meanwhile.
@@ -286,7 +294,7 @@ class GroupKeeper(Actor):
                 if peer is not None and peer.pid == pid:
                     del self._peers[pid.node]
                     self._given.pop(pid.node, None)
-                    self._lose(peer, reason)
+                    self._lost.send_nowait((peer.members, reason))
             case _SendAgain(node):
                 peer = self._peers.get(node)
                 if peer is not None:
@@ -328,32 +336,19 @@ class GroupKeeper(Actor):
         if kernel.router.directory.leave(group, pid):
             kernel.links.tell_group(group, GroupLeft(group, pid, reason))
 
-    def _lose(self, peer: _Peer, reason: Reason) -> None:
-        """Remove the members of a keeper that is lost; many of them in several turns."""
-        leaving = deque(peer.members)
-        if self._remove_some(leaving, peer.pid.node, reason):
-            name = f"members of {peer.pid.node} leave"
-            self.start_task(self._remove_rest, leaving, peer.pid.node, reason, name=name)
+    async def _remove_lost(self, lost: trio.MemoryReceiveChannel[_Lost]) -> None:
+        while True:
+            await self._remove_all(*await lost.receive())
 
-    async def _remove_rest(
-        self, leaving: deque[tuple[ClusterGroup, PID]], node: str, reason: Reason
-    ) -> None:
-        is_rest = True
-        while is_rest:
-            await checkpoint()
-            is_rest = self._remove_some(leaving, node, reason)
-
-    def _remove_some(
-        self, leaving: deque[tuple[ClusterGroup, PID]], node: str, reason: Reason
-    ) -> bool:
-        """Remove some members. Whether there are more."""
-        peer = self._peers.get(node)
-        for _ in range(min(_PART, len(leaving))):
-            group, pid = leaving.popleft()
+    async def _remove_all(self, members: Iterable[tuple[ClusterGroup, PID]], why: Reason) -> None:
+        """Remove the members of a keeper that is lost, some in each turn of the loop."""
+        for number, (group, pid) in enumerate(members, 1):
+            peer = self._peers.get(pid.node)
             # The node may have met this one again, and told the same members.
             if peer is None or (group, pid) not in peer.members:
-                self._remove(group, pid, reason)
-        return bool(leaving)
+                self._remove(group, pid, why)
+            if not number % _PART:
+                await checkpoint()
 
     # -- messages to other keepers -----------------------------------------------------------------
 

@@ -1,13 +1,14 @@
 """Groups with members on several nodes, and spreads over them."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
 
 import pytest
 import trio
+from trio.lowlevel import checkpoint
 
 from ergo_py import (
     PID,
@@ -184,6 +185,22 @@ async def test_many_members_travel_in_parts(autojump_clock: Any) -> None:
         assert len(here.members()) == 1200
 
 
+@contextmanager
+def counted_leavers() -> Iterator[Counter[int]]:
+    """How many members leave in each pass of the loop."""
+    passes, left, leave = Passes(), Counter[int](), Directory.leave
+
+    def counted(directory: Directory, *args: Any) -> bool:
+        left[passes.number] += 1
+        return leave(directory, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Directory, "leave", counted)
+        trio.lowlevel.add_instrument(passes)
+        yield left
+        trio.lowlevel.remove_instrument(passes)
+
+
 async def hostile_members(a: Node, b: Node, *parts: int, is_reversed: bool = False) -> list[PID]:
     """Let a process of b tell the keeper of a messages with so many members each."""
     keeper = a.whereis("ergo.cluster.groups")
@@ -210,33 +227,100 @@ async def test_a_message_of_a_keeper_has_at_most_500_members(autojump_clock: Any
         assert set(group.members()) == set(pids[:500])
 
 
-async def test_many_members_of_a_lost_node_leave_in_several_turns_of_the_loop(
-    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("others", ["b", "bcdef"])
+async def test_members_of_a_lost_node_leave_in_several_turns_of_the_loop(
+    autojump_clock: Any, others: str
 ) -> None:
-    network, passes, removed = Memory(types=TYPES), Passes(), Counter[int]()
-    leave = Directory.leave
-
-    def counted(directory: Directory, *args: Any) -> bool:
-        removed[passes.number] += 1
-        return leave(directory, *args)
-
-    monkeypatch.setattr(Directory, "leave", counted)
-    async with nodes(network, "a", "b") as (a, b):
+    network = Memory(types=TYPES)
+    async with nodes(network, "a", *others) as (a, *lost):
         group = await Cluster(a).group("room")
         told: list[Any] = []
         group.monitor(await a.spawn(Recorder, told))
-        pids = await hostile_members(a, b, 500, 500, 500, 7)
+        pids = {each.name: await hostile_members(a, each, 500, 500, 500, 7) for each in lost}
         await trio.sleep(1)
-        assert len(group.members()) == len(pids)
+        assert len(group.members()) == 1_507 * len(lost)
 
-        trio.lowlevel.add_instrument(passes)
-        network.cut("a@test", "b@test")
-        await trio.sleep(10)
-        trio.lowlevel.remove_instrument(passes)
+        with counted_leavers() as left:
+            for each in lost:
+                network.cut(a.name, each.name)
+            await trio.sleep(10)
 
         assert group.members() == []
-        assert [each.pid for each in told if isinstance(each, GroupLeft)] == pids
-        assert max(removed.values()) == 500
+        leavers = [each.pid for each in told if isinstance(each, GroupLeft)]
+        # Those of a node leave in the order in which they came, and then those of another.
+        in_order = dict.fromkeys(pid.node for pid in leavers)
+        assert leavers == [pid for node in in_order for pid in pids[node]]
+        assert in_order.keys() == pids.keys()
+        assert max(left.values()) == 500
+
+
+@pytest.mark.parametrize("ends_again", [False, True])
+async def test_members_that_a_keeper_leaves_behind_leave_in_several_turns_of_the_loop(
+    autojump_clock: Any, ends_again: bool
+) -> None:
+    async with nodes(Memory(types=TYPES), "a", "b") as (a, b):
+        group = await Cluster(a).group("room")
+        here = await a.spawn(Member, "room", [])
+        pids = await hostile_members(a, b, 500, 500, 500, 7)
+        await trio.sleep(1)
+        assert group.members() == [here, *pids]
+
+        with counted_leavers() as left:
+            a.kill("ergo.cluster.groups")
+            while not left:
+                await checkpoint()
+            assert left.total() < len(pids)
+            if ends_again:
+                a.kill("ergo.cluster.groups")
+            await trio.sleep(1)
+
+        assert group.members() == [here]
+        assert left.total() == len(pids)
+        assert max(left.values()) == 500
+
+
+async def test_a_member_that_a_restarted_keeper_is_told_of_stays(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_private(monkeypatch, "members of a group in a message", 2)
+    async with nodes(Memory(types=TYPES), "a", "b") as (a, b):
+        group, told = await Cluster(a).group("room"), list[Any]()
+        pids = {await b.spawn(Member, "room", []) for _ in range(100)}
+        await trio.sleep(1)
+        group.monitor(await a.spawn(Recorder, told))
+
+        a.kill("ergo.cluster.groups")
+        await trio.sleep(1)
+
+        assert set(group.members()) == pids
+        assert len([each for each in told if isinstance(each, GroupLeft)]) < len(pids)
+
+
+async def test_a_member_that_leaves_while_its_old_session_is_removed_leaves_once(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_private(monkeypatch, "members of a group in a message", 2)
+    async with nodes(Memory(types=TYPES), "a", "b") as (a, b):
+        group, told = await Cluster(a).group("room"), list[Any]()
+        pids = await hostile_members(a, b, *[2] * 50)
+        await trio.sleep(1)
+        group.monitor(await a.spawn(Recorder, told))
+        keeper = a.whereis("ergo.cluster.groups")
+        assert isinstance(keeper, PID)
+
+        async def tell(me: Puppet) -> None:
+            _, number = await me.call(keeper, ("hello", 1))
+            me.send(keeper, ("joined", number, "room", pids[-2:]))
+            me.send(keeper, ("left", number, "room", pids[-1], b""))
+
+        await b.call(await b.spawn(Puppet), tell)
+        await trio.sleep(1)
+
+        assert group.members() == [pids[-2]]
+        assert {type(each) for each in told} == {GroupLeft}
+        leavers = [each.pid for each in told]
+        assert sorted(leavers) == sorted(set(pids) - {pids[-2]})
+        assert leavers[-1] != pids[-1]
 
 
 async def test_a_member_that_returns_while_its_old_session_is_removed_stays(
