@@ -694,8 +694,8 @@ FAULTS = (
     Planted(
         "a shard is released while a commit is under way",
         *(moves, HOST),
-        "            if not self._active(shard) and not self._keeping.commits.has_shard(shard):\n",
-        "            if not self._active(shard):\n",
+        "        ended = {shard for shard in quiet if not commits.has_shard(shard)}\n",
+        "        ended = quiet\n",
     ),
     Planted(
         "a message that waits for a move is lost",

@@ -316,6 +316,7 @@ class Host:
         for shard, token in list(self._wanted.items()):
             if shard in self._held:
                 self._leave(shard)  # a map from a backup has given it under an older token
+                self.note_ended()
             if shard in self._leaving or self._wanted.get(shard) != token:
                 continue
             try:
@@ -324,6 +325,7 @@ class Host:
                 # There is a newer map, or there will be: the keeper of the map gives the shard a
                 # higher token.
                 self.release(shard, token)
+                self.note_ended()
                 continue
             if self._wanted.get(shard) == token:
                 del self._wanted[shard]
@@ -335,7 +337,8 @@ class Host:
 
     def release(self, shard: int, token: int) -> None:
         """Give a shard up: its entities end, their commits end, and then the keeper of the map
-        gives it to another host. Messages for its entities wait meanwhile.
+        gives it to another host. Messages for its entities wait meanwhile. `note_ended` comes next,
+        once for several shards: entities may be many.
         """
         if self._held.get(shard) == token:
             self._leave(shard)
@@ -352,7 +355,6 @@ class Host:
             for activation in self._active(shard):
                 self._keeping.end(activation)
             self._keeper.start_task(self._cut_late, shard, token, name=f"move of shard {shard}")
-        self.note_ended()
 
     async def _cut_late(self, shard: int, token: int) -> None:
         """End callbacks that take so long that a move would wait for them: their callers get
@@ -365,13 +367,18 @@ class Host:
                     activation.process.cut(_LATE)
 
     def note_ended(self) -> None:
-        """Note that an entity has ended, or a commit: perhaps the last of a shard."""
-        for shard in list(self._leaving):
-            if not self._active(shard) and not self._keeping.commits.has_shard(shard):
-                self._released[shard] = self._leaving.pop(shard)
-                self._bell.set()
-                self._pass_all({shard})
-                self._keeping.ring()  # the map may have given the shard back meanwhile
+        """Note that an entity has ended, or a commit: perhaps the last of some shards."""
+        if not self._leaving:
+            return
+        active, commits = self._keeping.active.values(), self._keeping.commits
+        quiet = self._leaving.keys() - {each.claim[0] for each in active}
+        ended = {shard for shard in quiet if not commits.has_shard(shard)}
+        for shard in ended:
+            self._released[shard] = self._leaving.pop(shard)
+        if ended:
+            self._bell.set()
+            self._pass_all(ended)
+            self._keeping.ring()  # the map may have given a shard back meanwhile
 
     def _lose(self, shard: int) -> None:
         """End the entities of a shard at once: another host has it."""
@@ -513,6 +520,7 @@ class Host:
                     match each:
                         case [int(shard), int(token)]:
                             self.release(shard, token)
+                self.note_ended()
             case (_, "leave"):
                 self._may_leave = self._is_draining
             case (_, "send", int(version), str(kind), str(key), first, [*parts]):

@@ -365,6 +365,36 @@ async def test_waiting_messages_are_looked_at_once_for_all_shards_in_doubt(
     assert waiting <= max(looks.values()) <= 4 * waiting
 
 
+@simulated(seeds=1)
+async def test_waiting_messages_are_looked_at_once_for_all_shards_that_a_message_takes(
+    world: World,
+) -> None:
+    [one] = await start_nodes(world, MemoryStore(), 1)
+    await wait_balanced([one])
+    host = host_of(one.node, Counting)
+    awake = [key for key in map(str, range(300)) if host.shard(Counting, key) == 0]
+    for key in awake:
+        await add(one, key)
+    held, (passes, looks), shard_of = host.held(), (Passes(), Counter[int]()), Host.shard_of
+
+    def counted(host: Host, address: Address) -> int:
+        looks[passes.number] += 1
+        return shard_of(host, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Host, "shard_of", counted)
+        trio.lowlevel.add_instrument(passes)
+        taken = [each for each in held.items() if each[0] != 0]
+        one.node.send("entities", (ENTITY, "release", taken))
+        while len(host.held()) > 1:
+            await trio.lowlevel.checkpoint()
+        trio.lowlevel.remove_instrument(passes)
+
+    assert host.held() == {0: held[0]}
+    assert len(awake) == max(looks.values())
+    await wait_balanced([one])
+
+
 CALLS_OF_NO_HOST: list[tuple[str, list[object], str]] = [
     ("Later", [None, "call", ["", Add(1)]], "keeps no Later entities"),
     ("Counting", [None, "else", ["", Add(1)]], "no request to an entity"),
