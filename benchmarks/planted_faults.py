@@ -487,8 +487,8 @@ FAULTS = (
     Planted(
         "a failed commit counts as stored",
         *(bank, COMMITS),
-        "                activation.fail(error, write.due)\n            raise\n",
-        "                activation.release(write)\n            raise\n",
+        "            activation.fail(error, write.due)\n",
+        "            activation.release(write)\n",
     ),
     Planted(
         "an entity sleeps with held output",

@@ -91,7 +91,7 @@ class Keeping:
         """The shards of this node; None if the store belongs to this node alone."""
         self._bell = Bell(self.kernel.clock, self.kernel.router.turns)
         self.commits: GroupCommit = GroupCommit(
-            store, self.totals, self._bell.ring, self.settings.max_state
+            store, self.totals, self._bell.ring, self._note_failure, self.settings.max_state
         )
         self._schedule = Schedule(self.settings.now)
         self._wanted: dict[Address, None] = {}

@@ -5,6 +5,7 @@ from itertools import chain
 
 import trio
 
+from .._core.vocabulary.text import text_of
 from ..entity_handles import Address
 from .activations.activation import Activation
 from .errors import EntityStoreError
@@ -19,12 +20,17 @@ class GroupCommit:
     """The versions that wait for the store, and the commit under way."""
 
     __slots__ = (
-        *("_finished", "_gathered", "_is_closed", "_ring", "_store", "_totals", "_written"),
-        "small",
+        *("_finished", "_gathered", "_is_closed", "_note_failure", "_ring", "_store", "_totals"),
+        *("_written", "small"),
     )
 
     def __init__(
-        self, store: Store, totals: Totals, ring: Callable[[], None], max_state: int
+        self,
+        store: Store,
+        totals: Totals,
+        ring: Callable[[], None],
+        note_failure: Callable[[str, EntityStoreError], None],
+        max_state: int,
     ) -> None:
         self.small: int = min(LARGE, max_state)
         """Bytes of a state that is neither large nor too large."""
@@ -32,6 +38,8 @@ class GroupCommit:
         self._totals = totals
         self._ring = ring
         """Wakes the task that commits."""
+        self._note_failure = note_failure
+        """Logs and counts the failure of a single entity."""
         self._gathered: dict[Address, Activation] = {}
         self._written: dict[Address, Activation] = {}
         """The entities of the commit under way."""
@@ -60,22 +68,33 @@ class GroupCommit:
         )
 
     async def commit(self) -> list[tuple[Activation, Write]]:
-        """Write all versions that wait. Returns them, or raises after their entities have failed.
+        """Write all versions that wait. Returns those that are stored, or raises after their
+        entities have failed. An entity whose record cannot be encoded fails alone.
 
         Raises:
             EntityStoreError: the store cannot write.
         """
         self._written, self._gathered = self._gathered, {}
-        written = self._written
-        writes = [activation.take_write() for activation in written.values()]
-        began = trio.current_time()
+        written, writes = self._written, list[Write]()
         try:
+            for activation in list(written.values()):
+                try:
+                    writes.append(activation.take_write())
+                except Exception as error:
+                    del written[activation.address]
+                    self._fail_encoding(activation, error)
+            if not writes:
+                return []
+            began = trio.current_time()
             await self._store.commit(writes)
         except EntityStoreError as error:
-            for activation, write in zip(written.values(), writes, strict=True):
-                self._gathered.pop(write.address, None)  # a later version, of the same memory
-                activation.fail(error, write.due)
+            self._fail(writes, error)
             raise
+        except Exception as error:
+            # No store should raise it: it costs the entities of the batch, and not their keeper.
+            failure = EntityStoreError(f"the store raised {type(error).__name__}: {text_of(error)}")
+            self._fail(writes, failure)
+            raise failure from error
         except BaseException:
             # Cancelled: the keeper ends, and with it all entities.
             self._gathered = {**written, **self._gathered}
@@ -85,6 +104,21 @@ class GroupCommit:
             self._tell_finished()
         self._totals.count_commit(len(writes), trio.current_time() - began)
         return list(zip(written.values(), writes, strict=True))
+
+    def _fail(self, writes: list[Write], error: EntityStoreError) -> None:
+        """Fail the entities of the commit under way."""
+        for activation, write in zip(self._written.values(), writes, strict=True):
+            self._gathered.pop(write.address, None)  # a later version, of the same memory
+            activation.fail(error, write.due)
+
+    def _fail_encoding(self, activation: Activation, error: Exception) -> None:
+        """Fail an entity whose record has no encoding: no other one depends on it."""
+        failure = EntityStoreError(
+            f"the record of {activation.address} cannot be encoded: {type(error).__name__}: "
+            f"{text_of(error)}; nothing of it was written"
+        )
+        self._note_failure("a record cannot be encoded; its entity ends", failure)
+        activation.fail(failure)
 
     async def finish(self) -> None:
         """Wait until all that was submitted is stored, or has failed."""

@@ -10,6 +10,7 @@ import trio.testing
 
 from ergo_py import NO_REPLY, Caller, Node, Reject, TargetDownError, ask, exposed
 from ergo_py.entities import Entity, EntityStoreError, MemoryStore
+from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Write
 from ergo_py.errors import CallTimeoutError
 from ergo_py.supervision.specs import Backoff
@@ -173,6 +174,75 @@ def test_a_failed_commit_drops_later_versions_of_the_same_entities_only() -> Non
             await until_blocked()
             assert {*answers} == {"x failed", "y failed", 1}
             assert await node.entity(Thing, "a").call(ask(Thing.read)) == []
+
+    run_virtual(program)
+
+
+@pytest.mark.parametrize("count", [0, 100])
+def test_a_record_that_cannot_be_encoded_costs_its_own_entity_only(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = Record.encode
+
+    def encode_or_fail(record: Record) -> bytes | None:
+        if b"odd" in (record.state or b""):
+            raise TypeError("a planted failure")
+        return encode(record)
+
+    monkeypatch.setattr(Record, "encode", encode_or_fail)
+
+    async def program() -> None:
+        store = MemoryStore()
+        answers: list[object] = []
+        async with open_bank(store, **THINGS) as node, trio.open_nursery() as nursery:
+            keeper = keeper_of(node)
+            names = {"odd": "odd", **{f"a{number}": "good" for number in range(count)}}
+            for key in names:
+                await node.entity(Thing, key).call(ask(Thing.add, "first"))
+            gate = Gate(store)
+
+            async def add(key: str, name: str) -> None:
+                try:
+                    answers.append(await node.entity(Thing, key).call(ask(Thing.add, name)))
+                except TargetDownError as error:
+                    answers.append(str(error.reason))
+
+            # A commit is under way: all others wait for the next one.
+            nursery.start_soon(add, "before", "good")
+            await until_blocked()
+            for key, name in names.items():
+                nursery.start_soon(add, key, name)
+            await until_blocked()
+            commits = store.commits
+            gate.is_open.set()
+            await until_blocked()
+            (failed,) = [each for each in answers if not isinstance(each, int)]
+            assert "Thing/odd cannot be encoded: TypeError: a planted failure" in str(failed)
+            assert sorted(each for each in answers if isinstance(each, int)) == [1] + [2] * count
+            assert store.commits == commits + bool(count)
+            assert keeper_of(node) == keeper
+            assert keeping_of(node, Thing).totals.failures == 1
+            assert await node.entity(Thing, "odd").call(ask(Thing.add, "next")) == 2
+
+    run_virtual(program)
+
+
+def test_a_store_that_raises_an_error_of_another_class_does_not_end_the_keeper() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+
+        async def fail(number: int, _writes: Sequence[Write]) -> None:
+            if number == 2:
+                raise UnicodeError("a planted failure")
+
+        async with open_bank(store, **THINGS) as node:
+            keeper, thing = keeper_of(node), node.entity(Thing, "a")
+            assert await thing.call(ask(Thing.add, "x")) == 1
+            store.before_commit = fail
+            with pytest.raises(TargetDownError, match="the store raised UnicodeError: a planted"):
+                await thing.call(ask(Thing.add, "y"))
+            assert await thing.call(ask(Thing.add, "z")) == 2
+            assert keeper_of(node) == keeper
 
     run_virtual(program)
 
