@@ -34,6 +34,7 @@ __all__ = [
     "Retry",
     "address_of",
     "check_key",
+    "check_stored",
     "entities_of",
     "entity_figures",
     "find_entity",
@@ -49,7 +50,7 @@ Callee = TypeVar("Callee")
 R = TypeVar("R")
 
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
-"""Characters that no key has: a zero, and halves of characters, which have no encoding."""
+"""Characters that no stored name has: a zero, and halves of characters, which have no encoding."""
 
 
 class Address(NamedTuple):
@@ -68,17 +69,34 @@ def address_of(text: str) -> Address:
     return Address(kind, key)
 
 
+def check_stored(what: str, text: object, *, most: int = 1000, least: int = 1) -> str:
+    """Return a text that is stored beside a state: a key, an id, the name of a timer or of a kind.
+    A subclass of str becomes a plain str, since codecs know no others.
+
+    Raises:
+        BadInputError: it is not a text that can be stored.
+    """
+    if isinstance(text, str):
+        plain = text if type(text) is str else str.__str__(text)
+        if least <= len(plain) <= most and (
+            "\0" not in plain if plain.isascii() else not _UNSTORABLE.search(plain)
+        ):
+            return plain
+    raise BadInputError(
+        what,
+        text,
+        f"a text of {least} to {most:,} characters, without zeros and surrogates (halves of "
+        'characters, which `json.loads` makes of "\\ud800", and which no store can keep)',
+    )
+
+
 def check_key(key: object) -> str:
     """Return the key of an entity.
 
     Raises:
         BadInputError: it is not a text that can be stored.
     """
-    if isinstance(key, str) and 0 < len(key) <= 1000 and not _UNSTORABLE.search(key):
-        return key
-    raise BadInputError(
-        "entity(kind, key)", key, "a text of 1 to 1,000 characters, without zeros and surrogates"
-    )
+    return check_stored("entity(kind, key)", key)
 
 
 class EntityKindUnknownError(ErgoError, LookupError):
@@ -105,9 +123,7 @@ class Once(Request[R], Generic[R]):
     __slots__ = ("id", "request")
 
     def __init__(self, id: str, request: Any) -> None:
-        if not isinstance(id, str) or not id or len(id) > 200:
-            raise BadInputError("once", id, "the id of the command: a text of 1 to 200 characters")
-        self.id: str = id
+        self.id: str = check_stored("once, the id of the command", id, most=200)
         self.request: Final = request
 
     def __repr__(self) -> str:

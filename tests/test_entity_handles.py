@@ -1,5 +1,7 @@
 """Addresses of entities, and the requests of their handles."""
 
+import json
+from enum import Enum
 from operator import methodcaller
 from typing import Any
 
@@ -21,10 +23,35 @@ def test_an_address_is_read_from_its_text(key: str) -> None:
     assert address_of(str(address)) == address
 
 
-@pytest.mark.parametrize("given", ["", "x" * 201, None, 7])
+SURROGATES = json.loads('["\\ud800", "\\udc80", "a\\udfffz"]')
+
+
+@pytest.mark.parametrize("given", ["", "x" * 201, None, 7, b"a", "\0", "é\0", *SURROGATES])
 def test_a_wrong_id_of_a_command_is_refused(given: Any) -> None:
-    with pytest.raises(BadInputError, match="1 to 200 characters"):
+    with pytest.raises(BadInputError, match=r"the id of the command.*1 to 200 characters, without"):
         Once(given, "request")
+
+
+@pytest.mark.parametrize("given", ["", "x" * 1001, None, 7, b"a", "\0", "é\0", *SURROGATES])
+def test_a_wrong_key_is_refused(given: Any) -> None:
+    with pytest.raises(BadInputError, match="1 to 1,000 characters, without zeros and surrogates"):
+        check_key(given)
+
+
+class Plain(str):
+    """A text with a class of its own."""
+
+
+class Member(str, Enum):  # noqa: UP042 - its text is not its value
+    """A member with another text than its value."""
+
+    ADA = "ada"
+
+
+@pytest.mark.parametrize("given", [Plain("ada"), Member.ADA])
+def test_a_text_with_a_class_of_its_own_is_kept_as_a_plain_text(given: str) -> None:
+    for kept in (check_key(given), Once[Any](given, "request").id):
+        assert (type(kept), kept) == (str, "ada")
 
 
 def test_requests_show_their_content() -> None:

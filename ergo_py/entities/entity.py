@@ -20,11 +20,11 @@ from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import BadInputError, NotAllowedError
 from .._core.vocabulary.ids import PID, Alias, EventName, Ref, Target
 from .._core.vocabulary.messages import NO_REPLY
-from .._core.vocabulary.options import check_name, check_number
+from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Normal, as_reason
 from ..actor import Actor
-from ..entity_handles import EntityHandle, Once
+from ..entity_handles import EntityHandle, Once, check_stored
 from ..service import Service
 from .activations.activation import Activation
 from .errors import StateTypeError
@@ -256,8 +256,8 @@ class Entity(Actor, Generic[S]):
                 "send in its callback"
             )
         check_number("delay", delay, least=0.0)
-        if name:
-            check_name(name)
+        if name != "":
+            name = check_stored("name", name)
         activation = self._activation
         changes = activation.in_callback("send_after(entity, …)")
         due = activation.keeping.now() + delay
@@ -266,7 +266,7 @@ class Entity(Actor, Generic[S]):
 
     def cancel_timer(self, name: str) -> None:
         """Cancel a stored timer by its name, with the commit of this callback."""
-        self._activation.in_callback("cancel_timer(name)").cancel(name)
+        self._activation.in_callback("cancel_timer(name)").cancel(check_stored("name", name))
 
     def reply(self, caller: Caller, value: object) -> bool:
         """Answer a deferred call when this callback is stored."""

@@ -1,5 +1,6 @@
 """Entities: stored changes, replies that wait for the store, and the effects of failures."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import new_class
@@ -36,7 +37,9 @@ from ergo_py.entity_handles import EntityKindUnknownError
 from ergo_py.errors import BehaviourError
 from ergo_py.info import Dispatcher
 from ergo_py.pipelines import Batch
+from ergo_py.web import HTTPRequest, Response, WebServer
 from tests.dispatched import Doer, in_threads
+from tests.web.rig import Peer, post
 
 from .bank import Account, Credit, Life, Pay, open_bank, records, run_virtual
 
@@ -428,6 +431,55 @@ def test_a_repetition_in_progress_waits_for_the_first_answer() -> None:
             assert await thing.call("defer", once="a") == "late"
 
     run_virtual(program)
+
+
+class Desk(Actor):
+    """A web server that deposits into accounts."""
+
+    async def init(self) -> None:
+        """Listen."""
+        self.server = WebServer()
+        self.errors: list[str] = []
+        await self.spawn_meta(self.server)
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Take a request, and answer it later."""
+        if not isinstance(request, HTTPRequest):
+            return self
+        self.start_task(self._deposit, json.loads(request.body), caller)
+        return NO_REPLY
+
+    async def _deposit(self, body: Any, caller: Caller) -> None:
+        account = self.node.entity(Account, body["key"])
+        try:
+            await account.call(ask(Account.deposit, 1), once=body["once"])
+        except BadInputError as error:
+            self.errors.append(str(error))
+            self.reply(caller, Response(400))
+        else:
+            self.reply(caller, Response(204))
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "a\0"])
+async def test_an_odd_id_in_a_request_over_http_costs_that_request_only(odd: str) -> None:
+    statuses: dict[str, int] = {}
+    async with open_bank(MemoryStore()) as node:
+        keeper = node.whereis("entities")
+        desk = await node.call(await node.spawn(Desk), "desk")
+
+        async def send(key: str, once: str) -> None:
+            peer = Peer(await trio.open_tcp_stream(*desk.server.local))
+            body = json.dumps({"key": key, "once": once}).encode()
+            statuses[key] = (await peer.ask(post("/", body))).status
+            await peer.aclose()
+
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(send, f"a{number}", odd if number == 50 else "id")
+        assert node.whereis("entities") == keeper
+    assert statuses.pop("a50") == 400
+    assert (len(statuses), {*statuses.values()}) == (99, {204})
+    assert "the id of the command" in desk.errors[0]
 
 
 def test_ids_are_forgotten_after_their_time_and_above_their_number() -> None:

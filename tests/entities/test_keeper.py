@@ -475,6 +475,45 @@ def test_a_timer_of_the_same_name_replaces_another_and_can_be_cancelled() -> Non
     run_virtual(program)
 
 
+@pytest.mark.parametrize("name", ["\udc80", "a\0", "x" * 1001, 7, None])
+@pytest.mark.parametrize("request_of", [Chain.wake_later, Chain.give_up])
+def test_a_timer_name_that_cannot_be_stored_is_refused(request_of: Any, name: Any) -> None:
+    async def program() -> None:
+        async with open_bank(MemoryStore(), **CHAIN) as node:
+            keeper = node.whereis("entities")
+            arguments = (name, 5.0, 1) if request_of is Chain.wake_later else (name,)
+            with pytest.raises(TargetDownError, match=r"name: got .*without zeros and surrogates"):
+                await node.entity(Chain, "a").call(ask(request_of, *arguments))
+            assert await node.entity(Chain, "a").call(ask(Chain.look)) == []
+            assert node.whereis("entities") == keeper
+
+    run_virtual(program)
+
+
+def test_a_timer_name_with_a_class_of_its_own_is_kept_as_a_plain_text() -> None:
+    class Plain(str):
+        pass
+
+    async def program() -> None:
+        async with open_bank(MemoryStore(), **CHAIN) as node:
+            chain = node.entity(Chain, "a")
+            await chain.call(ask(Chain.wake_later, Plain("x"), 5.0, 1))
+            await chain.call(ask(Chain.wake_later, "x", 10.0, 2))
+            await trio.sleep(11)
+            assert await chain.call(ask(Chain.look)) == [2]
+
+    run_virtual(program)
+
+
+def test_no_message_to_another_entity_is_cancelled_as_a_timer_without_a_name() -> None:
+    async def program() -> None:
+        async with open_bank(MemoryStore(), **CHAIN) as node:
+            with pytest.raises(TargetDownError, match="name: got ''"):
+                await node.entity(Chain, "a").call(ask(Chain.give_up, ""))
+
+    run_virtual(program)
+
+
 def test_a_deleted_entity_still_delivers_its_messages() -> None:
     async def program() -> None:
         store = MemoryStore()

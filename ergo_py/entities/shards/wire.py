@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from ..._core.vocabulary.ids import PID, Alias
-from ...entity_handles import Address, Fresh, Once, Post, Retry
+from ...entity_handles import Address, Fresh, Once, Post, Retry, check_key, check_stored
 from ...methods import MethodCall, MethodCast
 from ..activations.deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire
 from ..record import Origin
@@ -95,7 +95,7 @@ def delivery_of(name: str, parts: list[object]) -> Delivery:
     """
     match name, parts:
         case "Deliver", [origin, int(number), int(after), bytes(message)]:
-            return Deliver(_origin_of(origin), number, after, message)
+            return Deliver(_origin_of(origin), _whole(number), after, message)
         case "Done", [int(number)]:
             return Done(number)
         case "Forget", [origin, int(number)]:
@@ -103,15 +103,23 @@ def delivery_of(name: str, parts: list[object]) -> Delivery:
         case "Ask", [origin, str(question)]:
             return Ask(_origin_of(origin), question)
         case "Inquire", [origin, int(number), [str(kind), str(key)], str(question)]:
-            return Inquire(_origin_of(origin), number, Address(kind, key), question)
+            receiver = Address(check_stored("kind", kind), check_key(key))
+            return Inquire(_origin_of(origin), number, receiver, question)
     raise ValueError(f"{name} is no message between entities")
 
 
 def _origin_of(value: object) -> Origin:
     match value:
         case [str(kind), str(key), int(birth)]:
-            return Origin(kind, key, birth)
+            return Origin(check_stored("kind", kind), check_key(key), _whole(birth))
     raise ValueError("an entity has a kind, a key and a birth")
+
+
+def _whole(number: int) -> int:
+    """A number that is stored. A bool is an int, and would come back as a bool."""
+    if isinstance(number, bool):
+        raise ValueError("a message has a number, and no bool")
+    return number
 
 
 def sender_of(value: object) -> PID | Alias | None:

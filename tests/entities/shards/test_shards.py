@@ -313,7 +313,28 @@ def messages_of_no_host(key: str) -> list[object]:
         *((ENTITY, "tell", shard, 1, *here, "Deliver", delivery) for shard in (-1, SHARDS)),
         *((ENTITY, "tell", shard, NEVER, *here, "Else", []) for shard in range(-1, SHARDS + 1)),
         (ENTITY, "tell", 0, 1, "Later", "key", "Done", [1]),
+        *(
+            (ENTITY, "tell", shard, NEVER, *here, name, [origin, number, *parts])
+            for shard in range(SHARDS)
+            for origin, number in ORIGINS
+            for name, parts in (("Deliver", delivery[2:]), ("Inquire", [["Counting", "x"], ""]))
+            if name == "Deliver" or number == 1
+        ),
+        *(
+            (ENTITY, "tell", shard, NEVER, *here, "Inquire", [delivery[0], 1, receiver, ""])
+            for shard in range(SHARDS)
+            for receiver in (["Counting", "a\0"], ["", "a"], ["Counting", "x" * 1001])
+        ),
     ]
+
+
+ORIGINS: list[tuple[list[object], object]] = [
+    *(([Counting.kind, key, 1], 1) for key in ("", "\0", "x" * 1001)),
+    *(([kind, "nobody", 1], 1) for kind in ("", "\0", "x" * 1001)),
+    ([Counting.kind, "nobody", True], 1),
+    ([Counting.kind, "nobody", 1], True),
+]
+"""Senders and numbers that no record may have."""
 
 
 @simulated(seeds=1)
@@ -401,6 +422,8 @@ CALLS_OF_NO_HOST: list[tuple[str, list[object], str]] = [
     ("Counting", [None, "call", ["else"]], "no message to an entity"),
     ("Counting", [None, "call", ["ask", "add", [], {1: 2}]], "no message to an entity"),
     ("Counting", ["", "call", ["", Add(1)]], "the id of the command"),
+    ("Counting", ["a\0", "call", ["", Add(1)]], "the id of the command"),
+    ("Counting", ["x" * 201, "call", ["", Add(1)]], "the id of the command"),
 ]
 
 
