@@ -34,6 +34,7 @@ __all__ = [
     "Retry",
     "address_of",
     "check_key",
+    "check_kind",
     "check_stored",
     "entities_of",
     "entity_figures",
@@ -97,6 +98,19 @@ def check_key(key: object) -> str:
         BadInputError: it is not a text that can be stored.
     """
     return check_stored("entity(kind, key)", key)
+
+
+def check_kind(cls: type, kind: object) -> str:
+    """Return the name of a kind, which a class of entities has set.
+
+    Raises:
+        BadInputError: it is not a text that can be stored, or has a slash.
+    """
+    what = f"{cls.__name__}.kind, the name of its entities in the store"
+    name = check_stored(what, kind, most=200)
+    if "/" in name:
+        raise BadInputError(what, kind, "a text without a slash, which stands before the key")
+    return name
 
 
 class EntityKindUnknownError(ErgoError, LookupError):

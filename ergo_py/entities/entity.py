@@ -24,7 +24,7 @@ from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Normal, as_reason
 from ..actor import Actor
-from ..entity_handles import EntityHandle, Once, check_stored
+from ..entity_handles import EntityHandle, Once, check_kind, check_stored
 from ..service import Service
 from .activations.activation import Activation
 from .errors import StateTypeError
@@ -95,7 +95,9 @@ class Entity(Actor, Generic[S]):
     """
 
     kind: ClassVar[str]
-    """The name of the kind in the store: the name of the class, unless the class sets another."""
+    """The name of the kind in the store: the name of the class, unless the class sets another. A
+    text of 1 to 200 characters without slashes, zeros and surrogates.
+    """
     __state_type__: ClassVar[StateType]
     state: S
     """The state. Change it in callbacks."""
@@ -109,8 +111,7 @@ class Entity(Actor, Generic[S]):
 
     def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
-        if "kind" not in vars(cls):
-            cls.kind = cls.__name__
+        cls.kind = check_kind(cls, vars(cls).get("kind", cls.__name__))
         for base in getattr(cls, "__orig_bases__", ()):
             origin = get_origin(base)
             if isinstance(origin, type) and issubclass(origin, Entity):

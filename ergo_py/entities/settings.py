@@ -6,6 +6,7 @@ from typing import Any
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
+from ..entity_handles import check_kind
 from ..supervision.specs import Backoff
 from .entity import Entity, state_type_of
 
@@ -44,14 +45,23 @@ def names_of(kinds: Iterable[type[Entity[Any]]]) -> dict[str, type[Entity[Any]]]
     """The classes of entities by the names of their kinds.
 
     Raises:
-        BadInputError: it has no class, or two of a name, or a class that is not of entities.
+        BadInputError: it has no class, or two of a name, or a class that is not of entities or
+            whose name cannot be stored.
     """
     names: dict[str, type[Entity[Any]]] = {}
     for kind in kinds:
         state_type_of(kind)
-        if kind.kind in names or "/" in kind.kind:
-            raise BadInputError("Entities(kinds)", kind, "a name of its own, without a slash")
-        names[kind.kind] = kind
+        # Again, since the class may have got another name after it was defined.
+        name = check_kind(kind, kind.kind)
+        if name is not kind.kind:
+            raise BadInputError(f"{kind.__name__}.kind", kind.kind, "a str, and no subclass of it")
+        if name in names:
+            raise BadInputError(
+                "Entities(kinds)",
+                kind,
+                f"classes whose `kind` differ; {names[name].__qualname__} is {name!r}, too",
+            )
+        names[name] = kind
     if not names:
         raise BadInputError("Entities(kinds)", kinds, "at least one class of entities")
     return names

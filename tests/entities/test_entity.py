@@ -556,6 +556,54 @@ def test_a_store_that_cannot_be_read_fails_commands_and_service_returns_with_it(
     run_virtual(program)
 
 
+class Text(str):
+    """A text with a class of its own."""
+
+
+KINDS_OF_NO_STORE: list[Any] = ["", "a/b", "a\0b", "\udc80", "x" * 201, 7, None, b"a", ["a"]]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_NO_STORE)
+def test_a_kind_that_cannot_be_stored_is_refused_when_its_class_is_defined(kind: Any) -> None:
+    with pytest.raises(BadInputError, match=r"Odd\.kind, the name of its entities in the store"):
+        new_class("Odd", (Entity[Things],), exec_body=lambda body: body.update(kind=kind))
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_NO_STORE)
+def test_a_kind_that_was_set_later_is_refused_when_it_is_registered(kind: Any) -> None:
+    late: Any = new_class("Late", (Entity[Things],))
+    late.kind = kind
+
+    with pytest.raises(BadInputError, match=r"Late\.kind, the name of its entities in the store"):
+        Entities(MemoryStore(), [Thing, late])
+
+
+def test_a_kind_with_a_class_of_its_own_that_was_set_later_is_refused() -> None:
+    late: Any = new_class("Late", (Entity[Things],))
+    late.kind = Text("late")
+
+    with pytest.raises(
+        BadInputError, match=r"Late\.kind: got 'late'; allowed is a str, and no sub"
+    ):
+        Entities(MemoryStore(), [Thing, late])
+
+
+def test_two_classes_of_the_same_kind_are_refused() -> None:
+    late: Any = new_class("Late", (Entity[Things],))
+    late.kind = "Thing"
+
+    with pytest.raises(BadInputError, match="classes whose `kind` differ; Thing is 'Thing', too"):
+        Entities(MemoryStore(), [Thing, late])
+
+
+def test_a_kind_with_a_class_of_its_own_is_kept_as_a_plain_text() -> None:
+    odd: Any = new_class(
+        "Odd", (Entity[Things],), exec_body=lambda body: body.update(kind=Text("odd"))
+    )
+
+    assert (type(odd.kind), odd.kind) == (str, "odd")
+
+
 def test_an_entity_has_no_batches() -> None:
     def handle_batch(_self: object, _messages: Sequence[object]) -> None:
         """Never called."""

@@ -103,7 +103,7 @@ def delivery_of(name: str, parts: list[object]) -> Delivery:
         case "Ask", [origin, str(question)]:
             return Ask(_origin_of(origin), question)
         case "Inquire", [origin, int(number), [str(kind), str(key)], str(question)]:
-            receiver = Address(check_stored("kind", kind), check_key(key))
+            receiver = Address(check_stored("kind", kind, most=200), check_key(key))
             return Inquire(_origin_of(origin), number, receiver, question)
     raise ValueError(f"{name} is no message between entities")
 
@@ -111,7 +111,7 @@ def delivery_of(name: str, parts: list[object]) -> Delivery:
 def _origin_of(value: object) -> Origin:
     match value:
         case [str(kind), str(key), int(birth)]:
-            return Origin(check_stored("kind", kind), check_key(key), _whole(birth))
+            return Origin(check_stored("kind", kind, most=200), check_key(key), _whole(birth))
     raise ValueError("an entity has a kind, a key and a birth")
 
 
