@@ -6,6 +6,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
+    Final,
     Generic,
     NoReturn,
     TypeVar,
@@ -37,6 +38,8 @@ __all__ = ["Entity", "EntityTimer"]
 S = TypeVar("S")
 
 
+_LAST: Final = 253_402_300_799.0
+"""The last moment of the year 9999: a date has no later year."""
 _OWNER = "let an ordinary actor own what lives longer than a callback, and send it messages"
 
 
@@ -249,6 +252,11 @@ class Entity(Actor, Generic[S]):
     ) -> Any:
         """Send a message ``delay`` seconds from now. To an entity, itself included, the timer is
         stored with this callback and survives restarts; a timer of the same ``name`` is replaced.
+
+        Raises:
+            BadInputError: the delay is negative, not a number, or ends after the year 9999; or the
+                name is not a text that can be stored.
+            NotAllowedError: the target is no entity.
         """
         if not isinstance(to, EntityHandle):
             raise NotAllowedError(
@@ -261,7 +269,12 @@ class Entity(Actor, Generic[S]):
             name = check_stored("name", name)
         activation = self._activation
         changes = activation.in_callback("send_after(entity, …)")
-        due = activation.keeping.now() + delay
+        # A subclass of float has no encoding.
+        due = activation.keeping.now() + float(delay)
+        if due > _LAST:
+            raise BadInputError(
+                "delay", delay, "a number of seconds that end before the year 10000"
+            )
         chosen = activation.outbox.owe_timer(changes, to.address, message, name, due)
         return EntityTimer(self, chosen)
 

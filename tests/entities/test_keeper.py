@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import trio
 import trio.testing
 
 from ergo_py import BadInputError, InitError, Node, TargetDownError, ask, exposed
-from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
+from ergo_py.entities import Entities, Entity, EntityInspector, EntityStoreError, MemoryStore
 from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import Address, EntityKindUnknownError
@@ -501,6 +502,43 @@ def test_a_timer_name_with_a_class_of_its_own_is_kept_as_a_plain_text() -> None:
             await chain.call(ask(Chain.wake_later, "x", 10.0, 2))
             await trio.sleep(11)
             assert await chain.call(ask(Chain.look)) == [2]
+
+    run_virtual(program)
+
+
+@pytest.mark.parametrize(
+    "delay", [inf, nan, -inf, -1.0, 1e300, 10**400, 253_402_300_800.0, "1", None, True]
+)
+def test_a_timer_without_a_moment_is_refused(delay: Any) -> None:
+    async def program() -> None:
+        async with open_bank(MemoryStore(), **CHAIN) as node:
+            keeper, chain = node.whereis("entities"), node.entity(Chain, "a")
+            with pytest.raises(TargetDownError, match=r"delay: got .*; allowed is a number"):
+                await chain.call(ask(Chain.wake_later, "x", delay, 1))
+            assert await EntityInspector(node).record(Chain, "a") is None
+            assert node.whereis("entities") == keeper
+
+    run_virtual(program)
+
+
+class Seconds(float):
+    """A number with a class of its own, as those of numpy: so are its sums."""
+
+    def __radd__(self, other: float) -> "Seconds":
+        return Seconds(float(self) + other)
+
+
+@pytest.mark.parametrize("delay", [0, 0.0, Seconds(5.0), 253_402_200_000])
+def test_a_timer_of_any_moment_up_to_the_year_9999_is_shown(delay: Any) -> None:
+    async def program() -> None:
+        async with open_bank(MemoryStore(), **CHAIN) as node:
+            chain = node.entity(Chain, "a")
+            await chain.call(ask(Chain.wake_later, "x", delay, 1))
+            record = await EntityInspector(node).record(Chain, "a")
+            assert record is not None
+            assert [each["timer"] for each in record["timers"]] in ([], ["x"])
+            await trio.sleep(6)
+            assert await chain.call(ask(Chain.look)) == ([1] if delay < 6 else [])
 
     run_virtual(program)
 
