@@ -492,9 +492,12 @@ async def list_keys(
 
     Raises:
         EntityKindUnknownError: the node keeps no entities of this class.
+        BadInputError: no key can begin so.
     """
     keeping = _table_of(tables, kind).keeping
     assert keeping is not None
+    prefix = check_stored("prefix", prefix, least=0)
+    after = check_stored("after", after, least=0)
     start = max(prefix, after + "\0") if after else prefix
     while True:
         found = await keeping.keys(_kind_of(kind), start, _PAGE)

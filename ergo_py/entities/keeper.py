@@ -217,6 +217,7 @@ def keys_of(node: Node, kind: type[Entity[Any]], prefix: str = "") -> AsyncItera
 
     Raises:
         EntityKindUnknownError: the node keeps no entities of this class.
+        BadInputError: no key can begin with the prefix.
     """
     return list_keys(node._entities, kind, prefix)
 

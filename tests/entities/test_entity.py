@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import new_class
 from typing import Any
 
@@ -27,13 +28,14 @@ from ergo_py.entities import (
     Entity,
     EntityStoreError,
     MemoryStore,
+    SQLite,
     StateTooLargeError,
     StateTypeError,
     StateUnreadableError,
     keys_of,
 )
 from ergo_py.entities.stores.store import Row, Write
-from ergo_py.entity_handles import EntityKindUnknownError
+from ergo_py.entity_handles import EntityKindUnknownError, entities_of, list_keys
 from ergo_py.errors import BehaviourError
 from ergo_py.info import Dispatcher
 from ergo_py.pipelines import Batch
@@ -700,6 +702,19 @@ def test_keys_are_listed_in_order_by_their_prefix() -> None:
             assert [key async for key in keys_of(node, Account, "x")] == []
 
     run_virtual(program)
+
+
+@pytest.mark.parametrize("prefix", ["\ud800", "a\0", "x" * 1001, 7, None, b"a"])
+async def test_a_prefix_that_no_key_has_is_refused(prefix: Any, tmp_path: Path) -> None:
+    async with open_bank(SQLite(tmp_path / "state.db")) as node:
+        keeper = node.whereis("entities")
+        await node.entity(Account, "ada").call(ask(Account.deposit, 1))
+        for given in ({"prefix": prefix}, {"prefix": "", "after": prefix}):
+            with pytest.raises(BadInputError, match="0 to 1,000 characters, without zeros"):
+                async for _ in list_keys(entities_of(node), Account, **given):
+                    pass
+        assert [key async for key in keys_of(node, Account, Text("ad"))] == ["ada"]
+        assert node.whereis("entities") == keeper
 
 
 def test_a_post_returns_when_it_is_stored_and_is_handled_once() -> None:
