@@ -104,7 +104,7 @@ class Entities(Actor):
             now=now,
         )
         self._store = store
-        self._types = MessageTypes(types, is_limited=False)
+        self._types = MessageTypes(types, is_limited=False, place="of `Entities`")
         self._keeping: Keeping | None = None
 
     async def init(self) -> None:

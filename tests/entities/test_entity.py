@@ -1,7 +1,7 @@
 """Entities: stored changes, replies that wait for the store, and the effects of failures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import new_class
@@ -515,6 +515,73 @@ def test_an_answer_that_cannot_be_stored_is_refused_under_an_id() -> None:
             with pytest.raises(StateTypeError, match=r"answer.*cannot be"):
                 await node.entity(Answering, "a").call(ask(Answering.odd), once="x")
             assert store.rows == {}
+
+    run_virtual(program)
+
+
+@dataclass
+class Unlisted:
+    """A class that no list of types has."""
+
+
+class Odd(Entity[Things]):
+    """An entity with messages and answers that cannot be stored."""
+
+    @exposed
+    def tell(self, message: Any) -> None:
+        """Send a message to another entity."""
+        self.send(self.entity(Odd, "other"), message)
+
+    @exposed
+    def answer(self, value: Any) -> Any:
+        """Answer."""
+        return value
+
+
+def nested() -> object:
+    """A list that is nested too deeply."""
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "made, text",
+    [
+        (
+            Unlisted,
+            "Unlisted is not among the types that travel; list it in `types=[Unlisted]` of "
+            "`Entities`",
+        ),
+        (lambda: "\ud800", "surrogates not allowed"),
+        (nested, "it is nested too deeply, or contains itself"),
+        (lambda: 2**70, "can't serialize ints < -2**63 or > 2**64 - 1"),
+        (
+            lambda: print,
+            "a value of the type builtins.builtin_function_or_method cannot travel; "
+            "send plain values, dataclasses or msgspec.Structs",
+        ),
+    ],
+)
+def test_an_error_names_the_types_of_entities_for_unlisted_classes_only(
+    made: Callable[[], object], text: str
+) -> None:
+    value = made()
+
+    async def program() -> None:
+        async with open_bank(MemoryStore(), kinds=[Odd]) as node:
+            odd = node.entity(Odd, "a")
+            with pytest.raises(StateTypeError) as answer:
+                await odd.call(ask(Odd.answer, value), once="x")
+            with pytest.raises(BadInputError) as post:
+                await odd.post(value)
+            with pytest.raises(TargetDownError) as message:
+                await odd.call(ask(Odd.tell, value))
+            assert str(answer.value).endswith(f"{text}; the command was undone")
+            assert str(post.value).endswith(text)
+            assert text in str(message.value)
+            assert "network" not in f"{answer.value} {post.value} {message.value}"
 
     run_virtual(program)
 

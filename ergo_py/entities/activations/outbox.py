@@ -83,9 +83,7 @@ class Outbox:
             encoded = self._keeping.types.encode(message)
         except RefusedValueError as error:
             raise BadInputError(
-                "message to an entity",
-                message,
-                f"a value that can be stored: {error}; list its class in `Entities(…, types=[…])`",
+                "message to an entity", message, f"a value that can be stored: {error}"
             ) from None
         if not record.birth:
             record.begin_numbers(self._keeping.new_birth())

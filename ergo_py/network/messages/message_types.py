@@ -79,10 +79,13 @@ class MessageTypes:
         own: Iterable[type] = (),
         is_limited: bool = True,
         is_counted: bool = True,
+        place: str = "of the network, on both nodes",
     ) -> None:
         """List the types. Without limits, sets and dicts have any size: their elements come from
-        this program itself. Values that are not counted are decoded in a thread of their own.
+        this program itself. Values that are not counted are decoded in a thread of their own. The
+        errors about unlisted classes tell the ``place`` of the list.
         """
+        self._place = place
         self.listed: Final = tuple(listed)
         """The types and modules, as the program has listed them."""
         self._work = Work(is_limited)
@@ -246,7 +249,7 @@ class MessageTypes:
             return self._exception(value)
         raise RefusedValueError(
             f"{cls.__module__}.{cls.__qualname__} is not among the types that travel; list it in "
-            f"`types=[{cls.__qualname__}]` of the network, on both nodes"
+            f"`types=[{cls.__qualname__}]` {self._place}"
             if can_be_listed(cls)
             else f"a value of the type {cls.__module__}.{cls.__qualname__} cannot travel; send "
             "plain values, dataclasses or msgspec.Structs"
