@@ -2,15 +2,18 @@
 it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
 
 import pytest
 import trio
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
-from ergo_py import InitError, open_node
-from ergo_py.entities import FencedError, MemoryStore, SQLite
+from ergo_py import InitError, Shutdown, open_node
+from ergo_py.entities import FencedError, MemoryStore, SQLite, Store
 from ergo_py.entities.stores.store import Due, Row, Write
 from ergo_py.entity_handles import Address
 from ergo_py.testing import STORE_RULES, opened_store
@@ -235,3 +238,162 @@ async def test_a_file_is_not_shared(tmp_path: Path) -> None:
     async with open_node("store@test", log_level="critical") as node:
         with pytest.raises(InitError, match="use Postgres for entities on several nodes"):
             await node.spawn(Sharing, SQLite(tmp_path / "state.db"))
+
+
+class Claim(NamedTuple):
+    """A shard is claimed with a token."""
+
+    shard: int
+    token: int
+
+
+class Change(NamedTuple):
+    """A write, as a distance from the row that is there."""
+
+    address: Address
+    off_by: int
+    """How much its base differs from the version of the row."""
+    step: int
+    token: int
+    due: float | None
+    record: bytes | None
+    shard: int
+
+
+ADDRESSES: Final = [
+    Address(kind, key) for kind in ("Account", "Accounts") for key in ("a", "a/b", "A\n", "é", "😀")
+]
+MOMENTS: Final = [None, 0.0, 1.5, 1e10]
+
+claims = st.builds(Claim, st.integers(0, 2), st.integers(0, 4))
+changes = st.builds(
+    Change,
+    st.sampled_from(ADDRESSES),
+    st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1]),
+    st.integers(1, 3),
+    st.sampled_from([4, 4, 4, 4, 0, 2]),
+    st.sampled_from(MOMENTS),
+    st.none() | st.binary(max_size=3),
+    st.integers(0, 2),
+)
+batches = st.lists(changes, min_size=1, max_size=4, unique_by=lambda each: each.address)
+programs = st.lists(st.lists(claims | batches, max_size=6), min_size=1, max_size=3)
+"""The steps of some programs, one after the other."""
+
+
+class Model:
+    """A dict, which the store must agree with."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Address, tuple[Row, float | None]] = {}
+        self.tokens: dict[int, int] = {}
+
+    def version(self, address: Address) -> int:
+        """The version of a row; 0 for none."""
+        return self.rows[address][0].version if address in self.rows else 0
+
+    def write(self, change: Change) -> Write:
+        """The write of a change."""
+        base = max(0, self.version(change.address) + change.off_by)
+        version = base + change.step
+        return Write(
+            change.address, base, version, change.token, change.due, change.record, change.shard
+        )
+
+    async def claim(self, store: Store, claim: Claim) -> None:
+        """Claim a shard, and compare."""
+        await self._do(store.claim(*claim), claim.token >= self.tokens.get(claim.shard, 0))
+        self.tokens[claim.shard] = max(claim.token, self.tokens.get(claim.shard, 0))
+
+    async def commit(self, store: Store, writes: list[Write]) -> None:
+        """Write, and compare."""
+        is_allowed = all(
+            each.base == self.version(each.address) and each.token >= self.tokens.get(each.shard, 0)
+            for each in writes
+        )
+        await self._do(store.commit(writes), is_allowed)
+        for each in writes if is_allowed else ():
+            if each.record is None:
+                self.rows.pop(each.address, None)
+            else:
+                self.rows[each.address] = Row(each.version, each.record), each.due
+
+    async def _do(self, attempt: Awaitable[None], is_allowed: bool) -> None:
+        if is_allowed:
+            await attempt
+        else:
+            with pytest.raises(FencedError):
+                await attempt
+
+    async def compare(self, store: Store) -> None:
+        """Compare the rows."""
+        rows = [self.rows[each][0] if each in self.rows else None for each in ADDRESSES]
+        assert list(await store.load(ADDRESSES)) == rows
+
+    async def compare_pages(self, store: Store) -> None:
+        """Compare the pages of moments and keys."""
+        due = sorted(Due(at, each) for each, (_, at) in self.rows.items() if at is not None)
+        for before, limit in ((0.0, 9), (1.5, 1), (1.5, 9), (1e9, 3), (1e12, 20)):
+            expected = [each for each in due if each.moment < before]
+            found = await store.due(before, limit)
+            # Of those with equal moments, any may come first.
+            assert [each.moment for each in found] == [each.moment for each in expected][:limit]
+            assert {*found} <= {*expected}
+        for kind, start, limit in (
+            *(("Account", start, 9) for start in ("", "a", "a\0", "z")),
+            *(("Accounts", "", 2), ("Accounts", "a\0", 1), ("Acc", "", 9)),
+        ):
+            keys = sorted(key for (name, key) in self.rows if name == kind and key >= start)
+            assert list(await store.keys(kind, start, limit)) == keys[:limit]
+
+
+async def check_programs(
+    make: Callable[[], Store], steps: Sequence[Sequence[Claim | list[Change]]]
+) -> None:
+    """Let some programs use a store one after the other, and compare it with a dict."""
+    model = Model()
+    async with open_node("store@test", log_level="critical") as node:
+        for program in steps:
+            store = make()
+            owner = await node.spawn(Sharing, store, False)
+            await model.compare(store)
+            for step in program:
+                if isinstance(step, Claim):
+                    await model.claim(store, step)
+                else:
+                    await model.commit(store, [model.write(each) for each in step])
+                    await model.compare(store)
+            await model.compare_pages(store)
+            node.send_exit(owner, Shutdown("done"))
+            await node.wait_ended(owner)
+
+
+@given(programs)
+def test_a_memory_store_agrees_with_a_dict(steps: list[list[Claim | list[Change]]]) -> None:
+    store = MemoryStore()
+    trio.run(check_programs, lambda: store, steps)
+
+
+@given(programs)
+def test_sqlite_agrees_with_a_dict(steps: list[list[Claim | list[Change]]]) -> None:
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "state.db"
+        trio.run(check_programs, lambda: SQLite(path, synchronous="NORMAL"), steps)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *(Marking, Unchecked, OneByOne, Tokenless, SingleToken, FirstShard, OldWriter, LateTokens),
+        *(AnyOrder, Inclusive, Confused, Unordered),
+    ],
+)
+def test_the_comparison_with_a_dict_finds_a_broken_store(broken: type[MemoryStore]) -> None:
+    @settings(phases=[Phase.generate], max_examples=400)
+    @given(programs)
+    def compare(steps: list[list[Claim | list[Change]]]) -> None:
+        store = broken()
+        trio.run(check_programs, lambda: store, steps)
+
+    with pytest.raises((AssertionError, FencedError, pytest.fail.Exception, BaseExceptionGroup)):
+        compare()
