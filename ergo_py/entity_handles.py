@@ -415,7 +415,8 @@ class EntityHandle(Service[B_co]):
             priority: the priority of the request.
             retry: repeat the request if the entity ends while it has it. Safe with ``once``.
             once: the id of the command. A command that was done under its id is not done again:
-                each repetition gets the first answer.
+                each repetition gets the first answer, or `AnswerUnknownError` if it was deferred
+                and never given.
             fresh: let the answer leave only after a commit, also if the entity has changed nothing:
                 the store confirms that no other node has the entity by now. Without it, a node that
                 was stopped and continues may answer a read with an old state for a moment.

@@ -12,6 +12,7 @@ from ..entity_handles import EntityHandle
 if TYPE_CHECKING:
     from .entity import Entity
     from .errors import (
+        AnswerUnknownError,
         EntityStoreError,
         FencedError,
         StateTooLargeError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .stores.store import Store
 
 __all__ = [
+    "AnswerUnknownError",
     "Entities",
     "Entity",
     "EntityHandle",
@@ -50,8 +52,8 @@ if not TYPE_CHECKING:
         {
             "entity": "Entity",
             "errors": (
-                "EntityStoreError FencedError StateTooLargeError StateTypeError "
-                "StateUnreadableError"
+                "AnswerUnknownError EntityStoreError FencedError StateTooLargeError "
+                "StateTypeError StateUnreadableError"
             ),
             "inspection": "EntityInspector",
             "keeper": "Entities keys_of",

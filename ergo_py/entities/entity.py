@@ -287,7 +287,9 @@ class Entity(Actor, Generic[S]):
         return self._activation.commands.reply(check_caller(caller), value, None)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer a deferred call with an exception when this callback is stored."""
+        """Answer a deferred call with an exception when this callback is stored. A command with an
+        id is refused by this, and its id is free again.
+        """
         return self._activation.commands.reply(check_caller(caller), None, check_error(error))
 
     def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:

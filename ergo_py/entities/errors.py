@@ -4,6 +4,7 @@ from .._core.vocabulary.errors import ErgoError
 from .._core.vocabulary.public_names import show_public_names
 
 __all__ = [
+    "AnswerUnknownError",
     "FencedError",
     "StateTooLargeError",
     "StateTypeError",
@@ -20,6 +21,22 @@ class FencedError(EntityStoreError):
     """The store refused a write: another activation of the entity has written since. Nothing was
     written.
     """
+
+
+class AnswerUnknownError(ErgoError):
+    """A command with this id has been taken before, and is not carried out again. Its answer cannot
+    be given: it was deferred, and the entity has ended before it gave the answer.
+    """
+
+    def __init__(self, kind: str, key: str, id: str, problem: str) -> None:
+        super().__init__(
+            f"{kind} {key!r} has taken the command with once={id!r} before and does not carry it "
+            f"out again, but its answer is not known: {problem}. Read the state of the entity to "
+            "see what the command has done"
+        )
+        self.kind = kind
+        self.key = key
+        self.id = id
 
 
 class StateTypeError(ErgoError, TypeError):

@@ -98,7 +98,7 @@ class _Layout(msgspec.Struct, array_like=True):
     last: int
     owed: list[Owed]
     seen: list[tuple[str, str, int, int]]
-    done: list[tuple[str, float, bytes]]
+    done: list[tuple[str, float, bytes | None]]
 
 
 _NOTHING: Final = ()
@@ -124,8 +124,10 @@ class Record:
         """The messages that it owes, in order."""
         self.seen: Mapping[Origin, int] = _NONE
         """The number of the last message of each entity that has taken effect here."""
-        self.done: Mapping[str, tuple[float, bytes]] = _NONE
-        """The ids of commands: when they were done, and their encoded answers. The oldest first."""
+        self.done: Mapping[str, tuple[float, bytes | None]] = _NONE
+        """The ids of commands: when they were taken or answered, and their encoded answers, or None
+        for an answer that is deferred. The oldest first.
+        """
 
     @classmethod
     def decode(cls, data: bytes) -> "Record":
@@ -227,9 +229,14 @@ class Record:
         """Forget the messages of another entity."""
         self.seen = _without(self.seen, origin)
 
-    def remember(self, id: str, moment: float, answer: bytes) -> None:
-        """Note that a command is done."""
+    def remember(self, id: str, moment: float, answer: bytes | None) -> None:
+        """Note that a command is done, or with None that it was taken, and is not answered yet."""
+        self.forget(id)  # the oldest first, also if it was taken long before its answer
         self.done = _with(self.done, id, (moment, answer))
+
+    def forget(self, id: str) -> None:
+        """Forget the id of a command."""
+        self.done = _without(self.done, id)
 
     def cancel(self, name: str) -> bool:
         """Cancel a timer by its name. False if there is none."""

@@ -108,6 +108,8 @@ def _storing_calls(own: Callback) -> Callback:
         if is_fresh:
             request = request.request
         activation.begin()
+        if once is not None:
+            activation.commands.begin(once, caller)
         result: object = None
         try:
             if is_fresh:
@@ -119,7 +121,7 @@ def _storing_calls(own: Callback) -> Callback:
             else:
                 result = own(self, request, caller)
         except Reject as rejection:
-            return activation.refuse(caller, rejection, is_fresh=is_fresh)
+            return _refuse(activation, caller, rejection, once, is_fresh=is_fresh)
         except BaseException:
             activation.crash()
             raise
@@ -133,16 +135,26 @@ def _storing_calls(own: Callback) -> Callback:
 def _end(activation: Activation, value: object, caller: Caller, once: str | None) -> object:
     """End the callback of a call, and hold its answer back. Returns the result for the kernel."""
     try:
-        if once is not None and value is not NO_REPLY:
-            activation.commands.note_done(once, value)
+        if once is not None:
+            activation.commands.note(once, value)
         activation.finish()
     except (StateTypeError, StateTooLargeError) as error:
-        return activation.refuse(caller, Reject(error))
-    if value is not NO_REPLY:
-        return activation.answer(caller, value)
-    if once is not None and not caller.settled:
-        activation.commands.keep_open(once, caller)
-    return NO_REPLY
+        return _refuse(activation, caller, Reject(error), once)
+    return NO_REPLY if value is NO_REPLY else activation.answer(caller, value)
+
+
+def _refuse(
+    activation: Activation,
+    caller: Caller,
+    rejection: Reject,
+    once: str | None,
+    *,
+    is_fresh: bool = False,
+) -> object:
+    """End the callback of a call with a refusal. Its id stays free."""
+    if once is not None:
+        activation.commands.forget([once])
+    return activation.refuse(caller, rejection, is_fresh=is_fresh)
 
 
 def _post(activation: Activation, request: Post) -> None:
@@ -163,7 +175,7 @@ async def _answer_later(
     try:
         result = await running
     except Reject as rejection:
-        return activation.refuse(caller, rejection, is_fresh=is_fresh)
+        return _refuse(activation, caller, rejection, once, is_fresh=is_fresh)
     except BaseException:
         activation.crash()
         raise

@@ -370,6 +370,8 @@ class Activation:
         if changes.seen is not None:
             origin, number = changes.seen
             record.see(origin, number)
+        for id in changes.refused:
+            record.forget(id)
         if changes.done:
             now = self.keeping.now()
             for id, answer in changes.done.items():

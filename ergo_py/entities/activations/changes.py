@@ -19,7 +19,7 @@ class Changes:
 
     __slots__ = (
         *("after", "answered", "cancelled", "deleted", "done"),
-        *("is_counted", "owed", "removed", "seen"),
+        *("is_counted", "owed", "refused", "removed", "seen"),
     )
 
     def __init__(self) -> None:
@@ -32,10 +32,14 @@ class Changes:
         """Names of timers."""
         self.seen: tuple[Origin, int] | None = None
         """The message of another entity that takes effect."""
-        self.done: dict[str, bytes] = {}
-        """The ids of commands that are done, and their encoded answers."""
+        self.done: dict[str, bytes | None] = {}
+        """The ids of commands that are done, and their encoded answers; None for an answer that is
+        deferred.
+        """
         self.answered: list[str] = []
         """The ids of commands whose deferred answers are given."""
+        self.refused: list[str] = []
+        """Those whose answers are errors. These ids are free again."""
         self.deleted: bool = False
         self.is_counted: bool = False
         """Attempts were counted, or a mark was removed: the record has changed already."""
@@ -70,6 +74,7 @@ class Changes:
             or self.cancelled
             or self.seen
             or self.done
+            or self.refused
             or self.deleted
             or self.is_counted
         )

@@ -1,15 +1,21 @@
 """`Commands`: the commands with ids of an entity, each of which is done once."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..._core.tables.pending_calls import Caller
+from ..._core.vocabulary.messages import NO_REPLY
 from ...network.messages.listed_class import RefusedValueError
-from ..errors import StateTypeError
+from ..errors import AnswerUnknownError, StateTypeError
 
 if TYPE_CHECKING:
     from .activation import Activation
 
 __all__ = ["Commands"]
+
+_DEFERRED: Final = (
+    "it was deferred, and the entity has ended, as by a crash, a restart or its sleep, before it "
+    "has answered"
+)
 
 
 class Commands:
@@ -20,8 +26,8 @@ class Commands:
     def __init__(self, activation: "Activation") -> None:
         self._activation = activation
         self._in_progress: dict[str, list[Caller]] | None = None
-        """The ids of commands whose answers are deferred, with their callers: that of the command
-        first, then those of its repetitions. Made with the first such command.
+        """The ids of commands that are not answered yet, with their callers: that of the command
+        first, then those of its repetitions. Made with the first command with an id.
         """
         self._id_of: dict[Caller, str] | None = None
         """The ids of these commands, by their first callers."""
@@ -35,39 +41,53 @@ class Commands:
         )
 
     def answer(self, id: str, caller: Caller) -> bool:
-        """Answer the repetition of a command, which has been done or is in progress. False if it
-        is a new command.
+        """Answer the repetition of a command, which was taken before. False if it is a new command.
+
+        The answer to a deferred command that is under way comes with its first answer.
         """
-        done = self._activation.record.done.get(id)
-        if done is not None:
-            encoded = done[1]
-            value = self._activation.types.decode(encoded) if encoded else None
-            self._activation.output.leave(caller, value, None)
-            self._activation.rest()
-            return True
         callers = None if self._in_progress is None else self._in_progress.get(id)
-        if callers is None:
+        if callers is not None:
+            callers.append(caller)
+            return True
+        done = self._activation.record.done.get(id)
+        if done is None:
             return False
-        callers.append(caller)
+        value, error, encoded = None, None, done[1]
+        if encoded is None:
+            error = self._unknown(id, _DEFERRED)
+        elif encoded:
+            value = self._activation.types.decode(encoded)
+        self._activation.output.leave(caller, value, error)
+        self._activation.rest()
         return True
 
-    def note_done(self, id: str, value: object) -> None:
-        """Note that a command is done with the callback in progress, and its answer.
+    def _unknown(self, id: str, problem: str) -> AnswerUnknownError:
+        return AnswerUnknownError(*self._activation.address, id, problem)
 
-        Raises:
-            StateTypeError: the answer cannot be stored.
-        """
-        self._activation.in_callback().done[id] = self._encode(id, value)
-
-    def keep_open(self, id: str, caller: Caller) -> None:
-        """Note that the answer to a command is deferred."""
+    def begin(self, id: str, caller: Caller) -> None:
+        """Note that the callback in progress carries out a command, which it may answer."""
         if self._in_progress is None or self._id_of is None:
             self._in_progress, self._id_of = {}, {}
         self._in_progress[id] = [caller]
         self._id_of[caller] = id
 
+    def note(self, id: str, value: object) -> None:
+        """Note the answer to the command of the callback in progress, which is stored with it; or
+        with NO_REPLY that the command was taken, unless the callback has answered it.
+
+        Raises:
+            StateTypeError: the answer cannot be stored.
+        """
+        changes = self._activation.in_callback()
+        if value is not NO_REPLY:
+            changes.done[id] = self._encode(id, value)
+            changes.answered.append(id)
+        elif id not in changes.answered:
+            changes.done[id] = None
+
     def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
-        """Answer a call that was deferred, when the callback in progress is stored.
+        """Answer a call that was deferred, when the callback in progress is stored. With an error
+        its id is free again: the entity has refused the command.
 
         Raises:
             StateTypeError: the command has an id, and its answer cannot be stored.
@@ -76,8 +96,12 @@ class Commands:
         once = None if self._id_of is None else self._id_of.get(caller)
         if once is not None and self._in_progress is not None:
             changes = activation.in_callback("reply(caller, …) to a command with an id")
+            if once in changes.answered:
+                return False  # the first answer is the one that is stored
             if error is None:
                 changes.done[once] = self._encode(once, value)
+            else:
+                changes.refused.append(once)
             changes.answered.append(once)
             callers = self._in_progress[once]
         for each in callers:
@@ -85,7 +109,7 @@ class Commands:
         return not caller.settled
 
     def forget(self, ids: list[str]) -> None:
-        """Forget commands whose deferred answers are given by a callback that has ended."""
+        """Forget the callers of commands that are answered by a callback that has ended."""
         if self._in_progress is None or self._id_of is None:
             return
         for once in ids:
