@@ -454,7 +454,7 @@ FAULTS = (
     Planted(
         "a repetition gets no answer of its own",
         *(bank, COMMANDS),
-        "            value = self._activation.types.decode(encoded)\n",
+        "            value, error = self._kept(id, encoded)\n",
         "            value = encoded and None\n",
     ),
     Planted(

@@ -25,7 +25,8 @@ class FencedError(EntityStoreError):
 
 class AnswerUnknownError(ErgoError):
     """A command with this id has been taken before, and is not carried out again. Its answer cannot
-    be given: it was deferred, and the entity has ended before it gave the answer.
+    be given: it was deferred, and the entity has ended before it gave the answer; or the program
+    cannot read the kept answer, as without its class in ``types``.
     """
 
     def __init__(self, kind: str, key: str, id: str, problem: str) -> None:

@@ -320,3 +320,38 @@ def test_the_ids_of_a_record_are_in_the_order_of_their_moments() -> None:
     assert list(Record.decode(encoded).done.items()) == [("b", (2.0, b"")), ("a", (3.0, b"\xa1x"))]
     record.forget_done(2.5, 10)
     assert list(record.done) == ["a"]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """An answer."""
+
+    text: str
+
+
+class Till(Entity[Sales]):
+    """Gives receipts."""
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Sell."""
+        self.state.items.append(request)
+        return Receipt(request)
+
+
+def test_an_answer_that_a_later_program_cannot_read_is_an_error_for_its_caller_alone() -> None:
+    async def program() -> None:
+        life = Life()
+        async with open_bank(life, kinds=[Till], types=[Receipt]) as node:
+            assert await node.entity(Till, "a").call("tea", once="x") == Receipt("tea")
+        async with open_bank(Life(life.rows), kinds=[Till], types=[]) as node:
+            till = node.entity(Till, "a")
+            await till.call("milk")
+            pid = till.pid
+            with pytest.raises(AnswerUnknownError, match=r"'Receipt' is not .*types"):
+                await till.call("tea", once="x")
+            assert till.pid == pid
+        async with open_bank(Life(life.rows), kinds=[Till], types=[Receipt]) as node:
+            assert await node.entity(Till, "a").call("tea", once="x") == Receipt("tea")
+            assert records(life)["a"].state == Till.__state_type__.encode(Sales(["tea", "milk"]))
+
+    run_virtual(program)

@@ -1,10 +1,10 @@
 """`Commands`: the commands with ids of an entity, each of which is done once."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.messages import NO_REPLY
-from ...network.messages.listed_class import RefusedValueError
+from ...network.messages.listed_class import RefusedValueError, UnreadableValueError
 from ..errors import AnswerUnknownError, StateTypeError
 
 if TYPE_CHECKING:
@@ -56,10 +56,17 @@ class Commands:
         if encoded is None:
             error = self._unknown(id, _DEFERRED)
         elif encoded:
-            value = self._activation.types.decode(encoded)
+            value, error = self._kept(id, encoded)
         self._activation.output.leave(caller, value, error)
         self._activation.rest()
         return True
+
+    def _kept(self, id: str, encoded: bytes) -> tuple[Any, AnswerUnknownError | None]:
+        """A kept answer, or the error for its caller alone: the entity serves others as before."""
+        try:
+            return self._activation.types.decode(encoded), None
+        except UnreadableValueError as error:
+            return None, self._unknown(id, f"it cannot be read: {error} of `Entities`")
 
     def _unknown(self, id: str, problem: str) -> AnswerUnknownError:
         return AnswerUnknownError(*self._activation.address, id, problem)
