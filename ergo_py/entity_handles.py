@@ -135,6 +135,7 @@ class Once(Request[R], Generic[R]):
     """A request with the id of a command."""
 
     __slots__ = ("id", "request")
+    __carries_request__ = True
 
     def __init__(self, id: str, request: Any) -> None:
         self.id: str = check_stored("once, the id of the command", id, most=200)
@@ -148,6 +149,7 @@ class Fresh(Request[R], Generic[R]):
     """A request whose answer leaves only after a commit, also if it changes nothing."""
 
     __slots__ = ("request",)
+    __carries_request__ = True
 
     def __init__(self, request: object) -> None:
         self.request: object = request

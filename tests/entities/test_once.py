@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from ergo_py import NO_REPLY, Caller, CallTimeoutError, Node, Reject, TargetDownError
+from ergo_py import NO_REPLY, Caller, CallTimeoutError, Node, Reject, Request, TargetDownError
 from ergo_py.entities import AnswerUnknownError, Entity, EntityStoreError, MemoryStore
 from ergo_py.entities.errors import StateTypeError
 from ergo_py.entities.record import Record
@@ -353,5 +353,19 @@ def test_an_answer_that_a_later_program_cannot_read_is_an_error_for_its_caller_a
         async with open_bank(Life(life.rows), kinds=[Till], types=[Receipt]) as node:
             assert await node.entity(Till, "a").call("tea", once="x") == Receipt("tea")
             assert records(life)["a"].state == Till.__state_type__.encode(Sales(["tea", "milk"]))
+
+    run_virtual(program)
+
+
+class Order(Request[int]):
+    """A request."""
+
+
+@pytest.mark.parametrize("options", [{"once": "x"}, {"fresh": True}, {"once": "x", "fresh": True}])
+def test_the_timeout_of_a_command_with_an_id_names_its_request(options: Any) -> None:
+    async def program() -> None:
+        async with open_shop(MemoryStore(), kinds=[SlowShop]) as node:
+            with pytest.raises(CallTimeoutError, match="did not answer Order within 0.5 s"):
+                await node.entity(SlowShop, "a").call(Order(), timeout=0.5, **options)
 
     run_virtual(program)

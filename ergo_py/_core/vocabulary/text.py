@@ -38,7 +38,12 @@ def text_of(value: object) -> str:
 
 
 def type_of(value: object) -> str:
-    """The name of a value's type, as a program writes it: ``Port.Write``."""
+    """The name of a value's type, as a program writes it: ``Port.Write``. A request that the
+    framework has put another into, as one with the id of a command, has the name of that one.
+    """
+    while getattr(type(value), "__carries_request__", False):
+        carrier: Any = value
+        value = carrier.request
     return type(value).__qualname__.rpartition("<locals>.")[2]
 
 
