@@ -365,7 +365,54 @@ class Order(Request[int]):
 def test_the_timeout_of_a_command_with_an_id_names_its_request(options: Any) -> None:
     async def program() -> None:
         async with open_shop(MemoryStore(), kinds=[SlowShop]) as node:
-            with pytest.raises(CallTimeoutError, match="did not answer Order within 0.5 s"):
+            with pytest.raises(CallTimeoutError, match=r"did not answer Order within 0\.5 s"):
                 await node.entity(SlowShop, "a").call(Order(), timeout=0.5, **options)
+
+    run_virtual(program)
+
+
+class Wall:
+    """A wall clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.ahead = 1e6
+
+    def __call__(self) -> float:
+        """The time."""
+        return trio.current_time() + self.ahead
+
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize("jump", [2 * DAY, -2 * DAY])
+def test_ids_outlive_a_wall_clock_that_is_set(jump: float) -> None:
+    async def program() -> None:
+        wall, store = Wall(), MemoryStore()
+        async with open_shop(store, now=wall, remember=DAY) as node:
+            shop = node.entity(Shop, "a")
+            await shop.call("sell-and-answer tea", once="x")
+            for step in range(3):
+                wall.ahead += jump
+                await trio.sleep(DAY / 8)
+                await shop.call("look", once=f"other {step}")
+                await shop.call("sell-and-answer tea", once="x")
+            assert await shop.call("look") == ["tea"]
+
+    run_virtual(program)
+
+
+def test_ids_grow_old_again_after_the_wall_clock_was_set_forward() -> None:
+    async def program() -> None:
+        wall, store = Wall(), MemoryStore()
+        async with open_shop(store, now=wall, remember=10.0) as node:
+            shop = node.entity(Shop, "a")
+            wall.ahead += 1000.0
+            await shop.call("look", once="x")
+            await trio.sleep(11)
+            await shop.call("look", once="y")
+            await trio.sleep(11)
+            await shop.call("look", once="z")
+            assert list(records(store)["a"].done) == ["z"]
 
     run_virtual(program)

@@ -376,7 +376,8 @@ class Activation:
             now = self.keeping.now()
             for id, answer in changes.done.items():
                 record.remember(id, now, answer)
-            record.forget_done(now - settings.remember, settings.max_remembered)
+            old = self.keeping.id_clock.now() - settings.remember
+            record.forget_done(old, settings.max_remembered)
         if changes.owed:
             changes.leave(partial(self.outbox.confirm, record.last))
 
