@@ -213,7 +213,9 @@ class Entities(Actor):
 
 def keys_of(node: Node, kind: type[Entity[Any]], prefix: str = "") -> AsyncIterator[str]:
     """The keys of all entities of a class that the store has, in order: ``async for key in
-    keys_of(node, Account, prefix="a")``. Entities that are made meanwhile may be missing.
+    keys_of(node, Account, prefix="a")``. Entities that are made meanwhile may be missing. A deleted
+    entity is among them while its row is kept: for the id of the command that has deleted it, or
+    for messages that it owes.
 
     Raises:
         EntityKindUnknownError: the node keeps no entities of this class.

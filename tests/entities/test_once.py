@@ -75,9 +75,9 @@ class Shop(Entity[Sales]):
                 raise Reject(ValueError(text))
             case "crash":
                 raise RuntimeError("a planted failure")
-            case "delete":
+            case "delete-and-answer":
                 self.delete()
-                return NO_REPLY
+                return text
         return list(self.state.items)
 
 
@@ -414,5 +414,95 @@ def test_ids_grow_old_again_after_the_wall_clock_was_set_forward() -> None:
             await trio.sleep(11)
             await shop.call("look", once="z")
             assert list(records(store)["a"].done) == ["z"]
+
+    run_virtual(program)
+
+
+async def _delete(shop: Any) -> None:
+    assert await shop.call("sell-and-answer tea", once="tea") == "sold tea"
+    assert await shop.call("delete-and-answer gone", once="x") == "gone"
+    assert await shop.call("delete-and-answer gone", once="x") == "gone"
+
+
+async def _look(shop: Any) -> None:
+    assert await shop.call("look", once="x") == []
+
+
+@pytest.mark.parametrize("use", [_delete, _look])
+@pytest.mark.parametrize("idle", [5.0, 1000.0])
+def test_the_row_of_a_deleted_entity_goes_when_its_last_id_is_forgotten(
+    use: Callable[[Any], Awaitable[None]], idle: float
+) -> None:
+    async def program() -> None:
+        store = MemoryStore()
+        async with open_shop(store, remember=100.0, idle=idle) as node:
+            await use(node.entity(Shop, "a"))
+            await trio.sleep(99)
+            assert list(records(store)["a"].done) == ["x"]
+            await trio.sleep(3)
+            assert store.rows == {}
+
+    run_virtual(program)
+
+
+def test_a_look_for_an_earlier_id_is_followed_by_one_for_the_last() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+        async with open_shop(store, remember=10.0) as node:
+            shop = node.entity(Shop, "a")
+            await _delete(shop)
+            await trio.sleep(5)
+            await shop.call("look", once="y")
+            await trio.sleep(9)
+            assert list(records(store)["a"].done) == ["x", "y"]
+            await trio.sleep(3)
+            assert store.rows == {}
+
+    run_virtual(program)
+
+
+def test_the_row_of_a_deleted_entity_goes_in_a_later_program_without_a_call() -> None:
+    async def program() -> None:
+        life = Life()
+        async with open_shop(life, remember=100.0) as node:
+            await _delete(node.entity(Shop, "a"))
+        await trio.sleep(50)
+        async with open_shop(Life(life.rows), remember=100.0):
+            await trio.sleep(45)
+            assert list(records(life)["a"].done) == ["x"]
+            await trio.sleep(10)
+            assert life.rows == {}
+
+    run_virtual(program)
+
+
+def test_the_row_of_a_deleted_entity_outlives_a_wall_clock_that_is_set() -> None:
+    async def program() -> None:
+        wall, store = Wall(), MemoryStore()
+        async with open_shop(store, now=wall, remember=100.0) as node:
+            await _delete(node.entity(Shop, "a"))
+            await trio.sleep(50)
+            wall.ahead += DAY
+            commits = store.commits
+            await trio.sleep(45)
+            assert list(records(store)["a"].done) == ["x"]
+            assert store.commits <= commits + 1
+            await trio.sleep(120)
+            assert store.rows == {}
+
+    run_virtual(program)
+
+
+def test_ids_of_an_entity_that_lives_again_end_with_its_next_command() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+        async with open_shop(store, remember=100.0) as node:
+            shop = node.entity(Shop, "a")
+            await _delete(shop)
+            await shop.call("sell-and-answer milk")
+            await trio.sleep(200)
+            assert list(records(store)["a"].done) == ["x"]
+            assert await shop.call("look", once="y") == ["milk"]
+            assert list(records(store)["a"].done) == ["y"]
 
     run_virtual(program)

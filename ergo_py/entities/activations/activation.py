@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Activation"]
 
 _MOVED: Final = Shutdown("its shard moves to another node")
+_LATE: Final = 1.0
+"""Seconds after which ids are surely forgotten: sums of moments are rounded."""
 _INQUIRIES: Final = 8
 """Marks from before its sleep that an entity asks about when it wakes up."""
 
@@ -117,6 +119,8 @@ class Activation:
         self.rest()
         if self.record.owed:
             self.outbox.begin(moments)
+        elif self.record.state is None and self.record.done:
+            self.outbox.look_soon()
         # The end of its messages may have come while this entity could not store it, or their
         # sender has ended before it could tell. Few at a time: each wakes its sender.
         if self.record.seen:
@@ -391,8 +395,12 @@ class Activation:
         encoded = record.encode()
         self._has_stored_marks = False
         self._base = 0 if encoded is None else version
-        shard, token = self.claim
-        return Write(self.address, base, version, token, record.due(), encoded, shard)
+        due, (shard, token) = record.due(), self.claim
+        if record.state is None and record.done:
+            # Its row goes when its last id does, also if nobody calls it.
+            moment = self._end_of_ids() + self.keeping.id_clock.lag()
+            due = moment if due is None else min(due, moment)
+        return Write(self.address, base, version, token, due, encoded, shard)
 
     def release(self, write: Write, turns: TrioTurns | None = None) -> None:
         """Note that a version is stored, and let go all that waited for it."""
@@ -414,6 +422,29 @@ class Activation:
     def warn(self, error: ErgoError) -> None:
         """Note that a message could not be sent."""
         self.process.log.warning("a message could not be sent", why=str(error))
+
+    # -- the ids of an entity without a state: it was deleted, or has changed nothing yet ----------
+
+    def _end_of_ids(self) -> float:
+        """The moment at which its last id can be forgotten."""
+        newest = max(moment for moment, _ in self.record.done.values())
+        return newest + self.keeping.settings.remember + _LATE
+
+    def _forget_ids(self) -> None:
+        """Forget ids that nothing but their age ends: without them the row goes. If the wall clock
+        was set meanwhile, the row gets another moment.
+        """
+        record, keeping = self.record, self.keeping
+        if record.state is not None or not record.done or self.is_over():
+            return
+        end = self._end_of_ids()
+        if end > keeping.now():
+            keeping.schedule(end, self.address)  # this look was for an earlier id
+        else:
+            settings = keeping.settings
+            record.forget_done(keeping.id_clock.now() - settings.remember, settings.max_remembered)
+            self.begin_changes().count()
+            self.finish()
 
     # -- messages of the framework -----------------------------------------------------------------
 
@@ -437,6 +468,7 @@ class Activation:
             self.stop(_MOVED)
         else:
             self.outbox.look()
+            self._forget_ids()
         self.rest()
         return None
 
