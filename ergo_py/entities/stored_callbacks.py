@@ -34,6 +34,29 @@ def store_callbacks(cls: "type[Entity[Any]]") -> None:
     for name, wrap in (("handle_message", _storing_messages), ("handle_call", _storing_calls)):
         own = getattr(cls, name)
         setattr(cls, name, _as_kind(wrap(own), own))
+    looking = cls.handle_inspect
+    if not hasattr(looking, "__is_default__") and not hasattr(looking, "__only_reads__"):
+        setattr(cls, "handle_inspect", _reading(looking))  # noqa: B010 - mypy knows a method
+
+
+def _reading(own: Callback) -> Callback:
+    """``handle_inspect``, which must leave the state as it is: nothing stores its changes."""
+
+    @wraps(own)
+    def handle_inspect(self: "Entity[Any]", *items: str, **keywords: Any) -> Any:
+        told = own(self, *items, **keywords)
+        self._activation.check_unchanged()
+        return told
+
+    @wraps(own)
+    async def handle_inspect_later(self: "Entity[Any]", *items: str, **keywords: Any) -> Any:
+        told = await own(self, *items, **keywords)
+        self._activation.check_unchanged()
+        return told
+
+    reading = handle_inspect_later if inspect.iscoroutinefunction(own) else handle_inspect
+    setattr(reading, "__only_reads__", True)  # noqa: B010 - no type checker knows the attribute
+    return reading
 
 
 def _as_kind(storing: Callback, own: Callback) -> Callback:

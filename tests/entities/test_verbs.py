@@ -10,10 +10,12 @@ import trio
 import trio.testing
 
 from ergo_py import (
+    PID,
     Actor,
     Caller,
     ChildSpec,
     Node,
+    NotAllowedError,
     Priority,
     Reject,
     TargetDownError,
@@ -23,7 +25,7 @@ from ergo_py import (
 from ergo_py.entities import Entity, MemoryStore
 from ergo_py.entities.stores.store import Write
 
-from .bank import open_bank, run_virtual
+from .bank import open_bank, records, run_virtual
 
 LOCAL = [
     "bounds_its_end",
@@ -325,5 +327,94 @@ def test_a_verb_that_outlives_a_callback_is_refused(verb: str) -> None:
             with pytest.raises(TargetDownError, match="an entity has no"):
                 await node.entity(Doer, "a").call(ask(Doer.do, verb, args, {}, False))
             assert await node.entity(Doer, "a").call(ask(Doer.add)) == 1
+
+    run_virtual(program)
+
+
+@dataclass
+class Counted:
+    """A state with a derived part."""
+
+    count: int = 0
+    derived: int = 0
+
+
+class Counting(Entity[Counted]):
+    """An entity that is inspected."""
+
+    def init(self) -> None:
+        """Derive a part of the state."""
+        self.state.derived = self.state.count * 2 + 1
+
+    @exposed
+    def look(self) -> tuple[int, int]:
+        """The state."""
+        return self.state.count, self.state.derived
+
+    @exposed
+    def add(self) -> int:
+        """Count."""
+        self.state.count += 1
+        return self.state.count
+
+    def handle_inspect(self, *items: str, asker: PID | None = None) -> dict[str, str]:
+        """Change the state as told, or only read it."""
+        if "count" in items:
+            self.state.count += 1000
+        if "spoil" in items:
+            unchecked: Any = self.state
+            unchecked.count = "many"
+        return {"count": str(self.state.count), "asked": str(asker is not None)}
+
+
+class CountingLater(Counting):
+    """The same with an async callback."""
+
+    async def handle_inspect(  # type: ignore[override]
+        self, *items: str, asker: PID | None = None
+    ) -> dict[str, str]:
+        """Wait, and do as told."""
+        await trio.sleep(0.1)
+        return {**super().handle_inspect(*items, asker=asker), "later": "yes"}
+
+
+@pytest.mark.parametrize("kind", [Counting, CountingLater])
+@pytest.mark.parametrize("item", ["count", "spoil"])
+def test_an_inspection_changes_no_state(kind: type[Counting], item: str) -> None:
+    async def program() -> None:
+        async with open_bank(MemoryStore(), kinds=[kind]) as node:
+            counting = node.entity(kind, "a")
+            assert await counting.call(ask(Counting.add)) == 1
+            pid = counting.pid
+            assert pid is not None
+            with pytest.raises(
+                NotAllowedError, match=rf"handle_inspect of {kind.__name__}.*a.*put"
+            ):
+                await node.inspect(pid, item)
+            told = await node.inspect(pid)
+            assert (told["count"], told["asked"]) == ("1", "True")
+            assert ("later" in told) == (kind is CountingLater)
+            assert await counting.call(ask(Counting.look)) == (1, 1)
+            assert await counting.call(ask(Counting.add)) == 2
+            assert counting.pid == pid
+
+    run_virtual(program)
+
+
+def test_what_init_derives_is_stored_with_the_next_change() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+        async with open_bank(store, kinds=[Counting], idle=1.0) as node:
+            counting = node.entity(Counting, "a")
+            assert await counting.call(ask(Counting.look)) == (0, 1)
+            assert store.rows == {}
+            assert await counting.call(ask(Counting.add)) == 1
+            commits = store.commits
+            for _ in range(2):
+                await trio.sleep(10)  # it sleeps, and wakes up
+                assert await counting.call(ask(Counting.look)) == (1, 3)
+            assert store.commits == commits
+            state = records(store)["a"].state
+            assert state == Counting.__state_type__.encode(Counted(1, 1))
 
     run_virtual(program)

@@ -14,7 +14,7 @@ from ..._core.vocabulary.errors import ErgoError, NotAllowedError, Reject
 from ..._core.vocabulary.messages import NO_REPLY
 from ..._core.vocabulary.reasons import Crashed, Reason, Shutdown
 from ...entity_handles import Address, EntityHandle
-from ..errors import EntityStoreError, StateTooLargeError, StateUnreadableError
+from ..errors import EntityStoreError, StateTooLargeError, StateTypeError, StateUnreadableError
 from ..held_handles import HeldEntity
 from ..record import Record
 from ..state_types import LARGE, StateType
@@ -271,6 +271,23 @@ class Activation:
         self.changes = None
         # Not only if it has changed: the callback may have made a state that cannot be compared.
         self.entity.put_state(self._state_type.again(self._stored))
+
+    def check_unchanged(self) -> None:
+        """Put the state back if it was changed outside of a callback that is stored.
+
+        Raises:
+            NotAllowedError: it was.
+        """
+        try:
+            if self._state_type.encode(self.entity.state, self._stored) is self._stored:
+                return
+        except StateTypeError:
+            pass  # it was changed to something that cannot be stored
+        self.undo()
+        raise NotAllowedError(
+            f"handle_inspect of {self.address} has changed the state, which was put back: nothing "
+            "would store it. Change the state in handle_call, handle_message or an exposed method"
+        )
 
     def crash(self) -> None:
         """Undo a callback that ends the process. Earlier callbacks are still being stored: their
