@@ -452,6 +452,12 @@ FAULTS = (
         '        done = self._activation.record.done.get("")\n',
     ),
     Planted(
+        "the id of a deferred command is not stored",
+        *(bank, COMMANDS),
+        "            changes.done[id] = None\n",
+        "            pass\n",
+    ),
+    Planted(
         "a repetition gets no answer of its own",
         *(bank, COMMANDS),
         "            value, error = self._kept(id, encoded)\n",

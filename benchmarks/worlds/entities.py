@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from ergo_py import (
+    NO_REPLY,
     Actor,
     Backoff,
     Caller,
@@ -25,7 +26,7 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
-from ergo_py.entities import Entities, Entity, EntityInspector
+from ergo_py.entities import AnswerUnknownError, Entities, Entity, EntityInspector
 from ergo_py.entities.record import Origin, Record
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import Address, entities_of
@@ -72,6 +73,13 @@ class Deposit(Request[int]):
 
 
 @dataclass(frozen=True)
+class Clear(Deposit):
+    """Add an amount, and answer after a delay."""
+
+    delay: float = 0.0
+
+
+@dataclass(frozen=True)
 class Pay(Request[int]):
     """Transfer an amount to another account, perhaps later."""
 
@@ -105,6 +113,13 @@ class Credit:
 
 
 @dataclass(frozen=True)
+class Cleared:
+    """The answer to a command is to be given."""
+
+    id: str
+
+
+@dataclass(frozen=True)
 class Coin:
     """A timer of an account."""
 
@@ -117,12 +132,19 @@ class Account(Entity[Balance]):
 
     def init(self) -> None:
         """Note which key this process has."""
+        self.callers: dict[str, tuple[Caller, int]] = {}
         self.send("auditor", (self.key, self.pid))
 
     def handle_call(self, request: Any, caller: Caller) -> object:
         """Carry out a command."""
         state = self.state
         match request:
+            case Clear(id, amount, delay):
+                state.amount += amount
+                state.entries.append(id)
+                self.callers[id] = caller, state.amount
+                self.send_after(delay, self.entity(Account, self.key), Cleared(id))
+                return NO_REPLY
             case Deposit(id, amount):
                 state.amount += amount
             case Pay(id, to, amount, delay):
@@ -153,8 +175,12 @@ class Account(Entity[Balance]):
         return state.amount
 
     def handle_message(self, message: Any, sender: Any) -> None:
-        """Take an amount, or a coin."""
+        """Take an amount, or a coin, or give an answer."""
         match message:
+            case Cleared(id):
+                caller, amount = self.callers.pop(id, (None, 0))
+                if caller is not None:  # the one of this life
+                    self.reply(caller, amount)
             case Credit(id, amount):
                 self.state.amount += amount
                 self.state.entries.append(f"from {sender.key} {id}")
@@ -242,7 +268,7 @@ class RegisterModel:
         return state, state
 
 
-TYPES = [Deposit, Pay, Earn, Break, Credit, Coin]
+TYPES = [Deposit, Clear, Pay, Earn, Break, Credit, Cleared, Coin]
 
 
 class Auditor(Actor):
@@ -369,7 +395,7 @@ class Client:
         random, book = Random(repr((self.world.plan.seed, id))), self.book
         commands = (
             Deposit(id, random.randint(1, 50)),
-            Deposit(id, random.randint(1, 50)),
+            Clear(id, random.randint(1, 50), random.uniform(0.0, 1.5)),
             Pay(id, other, random.randint(0, 30)),
             Pay(id, other, random.randint(0, 30)),
             Pay(id, other, random.randint(0, 30), random.uniform(0.0, 3.0)),
@@ -385,6 +411,9 @@ class Client:
             book.check_stored(key, error.args[1], "a refusal")
             book.refused.add(id)
             del book.unknown[id]
+            return
+        except AnswerUnknownError:
+            book.check_stored(key, id, "an answer that is not known")
             return
         except ErgoError:
             return
@@ -452,8 +481,8 @@ class Client:
         for left in reversed(range(tries)):
             try:
                 return await self.node.run(lambda node: self.call(node, kind, key, request, id))
-            except ErgoError:
-                if not left or isinstance(request, Break):
+            except ErgoError as error:
+                if not left or isinstance(request, Break) or isinstance(error, AnswerUnknownError):
                     raise
                 await trio.sleep(self.random.choice((0.0, 0.1, 1.0)))
         raise AssertionError
