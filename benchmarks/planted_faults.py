@@ -553,7 +553,7 @@ FAULTS = (
     Planted(
         "a stored message is not due",
         *(bank, ACTIVATION),
-        "version, token, record.due(), encoded",
+        "version, token, due, encoded",
         "version, token, None, encoded",
     ),
     Planted(

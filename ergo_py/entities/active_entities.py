@@ -28,7 +28,6 @@ from .activations.deliveries import Delivery, Leave, Look
 from .entity import Entity
 from .errors import EntityStoreError, FencedError
 from .group_commit import GroupCommit
-from .id_clock import IdClock
 from .inspection import KeeperInspection
 from .record import Owed
 from .schedule import Bell, Schedule
@@ -95,7 +94,6 @@ class Keeping:
             store, self.totals, self._bell.ring, self._note_failure, self.settings.max_state
         )
         self._schedule = Schedule(self.settings.now)
-        self.id_clock: IdClock = IdClock(self.settings.now, self.settings.remember)
         self._wanted: dict[Address, None] = {}
         self._idle_bell = False
         """An entity waits for room: ring when another may sleep."""

@@ -43,13 +43,13 @@ def _reading(own: Callback) -> Callback:
     """``handle_inspect``, which must leave the state as it is: nothing stores its changes."""
 
     @wraps(own)
-    def handle_inspect(self: "Entity[Any]", *items: str, **keywords: Any) -> Any:
+    def handle_inspect(self: "Entity[Any]", *items: str, **keywords: object) -> object:
         told = own(self, *items, **keywords)
         self._activation.check_unchanged()
         return told
 
     @wraps(own)
-    async def handle_inspect_later(self: "Entity[Any]", *items: str, **keywords: Any) -> Any:
+    async def handle_inspect_later(self: "Entity[Any]", *items: str, **keywords: object) -> object:
         told = await own(self, *items, **keywords)
         self._activation.check_unchanged()
         return told

@@ -445,7 +445,7 @@ def test_the_row_of_a_deleted_entity_goes_when_its_last_id_is_forgotten(
     run_virtual(program)
 
 
-def test_a_look_for_an_earlier_id_is_followed_by_one_for_the_last() -> None:
+def test_a_look_for_an_earlier_id_is_followed_by_a_look_for_the_last() -> None:
     async def program() -> None:
         store = MemoryStore()
         async with open_shop(store, remember=10.0) as node:

@@ -401,7 +401,7 @@ def test_an_inspection_changes_no_state(kind: type[Counting], item: str) -> None
     run_virtual(program)
 
 
-def test_what_init_derives_is_stored_with_the_next_change() -> None:
+def test_a_part_that_init_derives_is_stored_with_the_next_change() -> None:
     async def program() -> None:
         store = MemoryStore()
         async with open_bank(store, kinds=[Counting], idle=1.0) as node:

@@ -42,8 +42,7 @@ def type_of(value: object) -> str:
     framework has put another into, as one with the id of a command, has the name of that one.
     """
     while getattr(type(value), "__carries_request__", False):
-        carrier: Any = value
-        value = carrier.request
+        value = getattr(value, "request", None)
     return type(value).__qualname__.rpartition("<locals>.")[2]
 
 

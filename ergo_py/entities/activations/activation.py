@@ -397,7 +397,7 @@ class Activation:
             now = self.keeping.now()
             for id, answer in changes.done.items():
                 record.remember(id, now, answer)
-            old = self.keeping.id_clock.now() - settings.remember
+            old = settings.id_clock.now() - settings.remember
             record.forget_done(old, settings.max_remembered)
         if changes.owed:
             changes.leave(partial(self.outbox.confirm, record.last))
@@ -415,7 +415,7 @@ class Activation:
         due, (shard, token) = record.due(), self.claim
         if record.state is None and record.done:
             # Its row goes when its last id does, also if nobody calls it.
-            moment = self._end_of_ids() + self.keeping.id_clock.lag()
+            moment = self._end_of_ids() + self.keeping.settings.id_clock.lag()
             due = moment if due is None else min(due, moment)
         return Write(self.address, base, version, token, due, encoded, shard)
 
@@ -459,7 +459,8 @@ class Activation:
             keeping.schedule(end, self.address)  # this look was for an earlier id
         else:
             settings = keeping.settings
-            record.forget_done(keeping.id_clock.now() - settings.remember, settings.max_remembered)
+            old = settings.id_clock.now() - settings.remember
+            record.forget_done(old, settings.max_remembered)
             self.begin_changes().count()
             self.finish()
 

@@ -25,18 +25,18 @@ class Commands:
 
     def __init__(self, activation: "Activation") -> None:
         self._activation = activation
-        self._in_progress: dict[str, list[Caller]] | None = None
+        self._in_progress: dict[str, list[Caller]] = {}
         """The ids of commands that are not answered yet, with their callers: that of the command
-        first, then those of its repetitions. Made with the first command with an id.
+        first, then those of its repetitions.
         """
-        self._id_of: dict[Caller, str] | None = None
+        self._id_of: dict[Caller, str] = {}
         """The ids of these commands, by their first callers."""
 
     def are_open(self) -> bool:
         """Whether a caller of a command with an id waits for a deferred answer. A caller that has
         given up does not.
         """
-        return self._in_progress is not None and any(
+        return any(
             not caller.settled for callers in self._in_progress.values() for caller in callers
         )
 
@@ -45,7 +45,7 @@ class Commands:
 
         The answer to a deferred command that is under way comes with its first answer.
         """
-        callers = None if self._in_progress is None else self._in_progress.get(id)
+        callers = self._in_progress.get(id)
         if callers is not None:
             callers.append(caller)
             return True
@@ -73,8 +73,6 @@ class Commands:
 
     def begin(self, id: str, caller: Caller) -> None:
         """Note that the callback in progress carries out a command, which it may answer."""
-        if self._in_progress is None or self._id_of is None:
-            self._in_progress, self._id_of = {}, {}
         self._in_progress[id] = [caller]
         self._id_of[caller] = id
 
@@ -100,8 +98,8 @@ class Commands:
             StateTypeError: the command has an id, and its answer cannot be stored.
         """
         activation, callers = self._activation, [caller]
-        once = None if self._id_of is None else self._id_of.get(caller)
-        if once is not None and self._in_progress is not None:
+        once = self._id_of.get(caller)
+        if once is not None:
             changes = activation.in_callback("reply(caller, …) to a command with an id")
             if once in changes.answered:
                 return False  # the first answer is the one that is stored
@@ -117,8 +115,6 @@ class Commands:
 
     def forget(self, ids: list[str]) -> None:
         """Forget the callers of commands that are answered by a callback that has ended."""
-        if self._in_progress is None or self._id_of is None:
-            return
         for once in ids:
             for caller in self._in_progress.pop(once, ()):
                 self._id_of.pop(caller, None)

@@ -298,10 +298,11 @@ class Outbox:
                 pause = self._keeping.pause(each.attempts) if each.attempts else 0.0
                 self._next_try[each.number] = trio.current_time() + pause
         if owed:
+            # Behind the messages that have waited: these may be answers.
             self.look_soon()
 
     def look_soon(self) -> None:
-        """Look for work behind the messages that have waited: these may be answers."""
+        """Look for work behind the messages that wait."""
         self._send_itself(Look())
 
     # -- ends --------------------------------------------------------------------------------------
