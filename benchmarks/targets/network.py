@@ -66,6 +66,20 @@ class OddError(Exception):
 TYPES: Final = MessageTypes([Colour, Flat, Deep, OddError])
 
 
+def _chosen(size: int) -> bytes:
+    """A map whose keys lead to the same places of a table."""
+    keys = [0]
+    while len(keys) < size:
+        keys.append((5 * keys[-1] + 1) % 2048)
+    return encode(dict.fromkeys(keys))
+
+
+def _odd(size: int) -> bytes:
+    """A map of MessagePack whose keys have the same hash."""
+    pairs = b"".join(encode(_uuid(key)) + b"\xc0" for key in range(size))
+    return b"\xde" + size.to_bytes(2, "big") + pairs
+
+
 def _number(key: int) -> int:
     return key * EQUAL % 2**64
 
@@ -91,18 +105,27 @@ _BUDGET: Final = Budget(1.5, 0.1e-6, 48 << 20, 16)
 """A message is decoded in a single step on the loop."""
 
 
+def _repeated(unit: bytes, count: int) -> bytes:
+    """A list that has the same value so many times."""
+    return b"\xdd" + count.to_bytes(4, "big") + unit * count
+
+
 def grown(seed: bytes) -> bytes:
     """The message that a seed stands for: its first byte chooses the way to grow, and its second
     byte how much.
     """
     if len(seed) < 2:
         return seed
+    if seed[0] >= 248:
+        size = (17, 32, 200, 1_023)[seed[0] % 4]
+        one = (_odd if seed[0] % 8 < 4 else _chosen)(size)
+        return _repeated(one, min(1 << seed[1] % 12, _LONGEST // len(one)))
     way, count, rest = seed[0], 1 << seed[1] % 14, seed[2:]
     element = _ELEMENTS[way // 8 % len(_ELEMENTS)]
     match way % 8:
         case 1:
             count = min(1 << seed[1] % 21, _LONGEST // max(len(rest), 1))
-            return b"\xdd" + count.to_bytes(4, "big") + rest * count
+            return _repeated(rest, count)
         case 2:
             return encode([Ext(2 + count % 2, encode([element(key) for key in range(count)])), 1])
         case 3:

@@ -4,7 +4,7 @@ import errno
 import sys
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -505,9 +505,12 @@ def test_sets_and_dicts_of_this_program_itself_have_any_size() -> None:
         {str(number): number for number in range(20_000)},
         {b"%d" % number for number in range(20_000)},
         {f"{number}" for number in range(20_000)},
-        dict.fromkeys(range(1023), 1),
-        dict.fromkeys(range(1024), 1),
-        {str(number): [b"\xdf\xde\xff" * 9] for number in range(1_024)},
+        *(dict.fromkeys(range(count), 1) for count in (31, 32, 33, 1_024)),
+        *(
+            {str(number): {"a": [b"\xdf\xde\xff" * 9]} for number in range(count)}
+            for count in (31, 32, 33, 1_024, 70_000)
+        ),
+        {str(number) or number: {str(number): number} for number in range(40)},
         {(a, b, c, d) for a in (-1, -2) for b in (-1, -2) for c in (-1, -2) for d in (-1, -2)},
         {(a, b) for a in range(-30, 30) for b in range(-30, 30)},
         [b"\xdf" * 20_000, "\xdf" * 20_000, [[0xDF] * 9_000], {"a": b"\xde\xff" * 300}, (1.5, -7)],
@@ -523,21 +526,79 @@ def test_large_values_arrive_equal(value: object) -> None:
     assert type(got) is type(value)
 
 
-@pytest.mark.parametrize("keys", [range(1_024), [str(number) for number in range(1_024)]])
-@pytest.mark.parametrize("wrap", ["alone", "list", "tuple", "object", "closed"])
-def test_a_large_map_is_unreadable_before_it_is_decoded(keys: Any, wrap: str) -> None:
+@pytest.mark.parametrize("count", [33, 1_024])
+@pytest.mark.parametrize("key", [int, str, lambda number: (number, -1)])
+@pytest.mark.parametrize("wrap", ["alone", "list", "tuple", "object", "closed", "texts"])
+def test_a_large_map_is_unreadable_before_it_is_decoded(key: Any, wrap: str, count: int) -> None:
     """The codec would make the dict without a check of its keys."""
-    large = dict.fromkeys(keys, "x" * 20)
+    large = dict.fromkeys(map(key, range(count)), "x" * 20)
     data = {
         "alone": encode(large),
         "list": encode(["x", [1.5, b"y" * 300, large]]),
         "tuple": hand_made(1, [large]),
         "object": hand_made(30, ("Echo", {"value": large})),
         "closed": b"\xc1\x03Add" + encode({"number": large}),
+        "texts": encode(Ext(5, b"\xce\x00\x00\x00\x01" + encode("a") + encode(large))),
     }[wrap]
 
-    with pytest.raises(UnreadableValueError, match="1024 keys or more travels as pairs"):
+    with pytest.raises(UnreadableValueError, match="more than 32 keys travels as pairs"):
         make().decode(data)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xce",
+        encode({"a": 1}),
+        b"\xce\x00\x00\x00\x02" + encode("a") + encode(1),
+        b"\xce\x00\x00\x00\x01" + encode("a") + encode(1) * 2,
+        b"\xce\x00\x00\x00\x01" + encode(1) * 2,
+        b"\xce\x00\x00\x00\x01" + encode([1]) + encode(1),
+        b"\xce\xff\xff\xff\xff" + encode("a") + encode(1),
+    ],
+)
+def test_a_dict_of_texts_has_the_number_of_its_keys_and_no_other_keys(content: bytes) -> None:
+    with pytest.raises(UnreadableValueError):
+        make().decode(encode(Ext(5, content)))
+
+
+def test_many_small_maps_with_chosen_keys_are_unreadable_or_few_steps() -> None:
+    """The keys of all maps of a message are counted, or there are too few in each to be slow."""
+    chosen = encode(dict.fromkeys(range(0, 1_023 << 20, 1 << 20), None))
+
+    with pytest.raises(UnreadableValueError, match="more than 32 keys"):
+        make().decode(repeated(chosen, 1_000))
+
+
+MANY: type = make_dataclass("Many", [(f"field_{number}", int) for number in range(40)])
+FEWER: type = make_dataclass("Many", [(f"field_{number}", int) for number in range(39)])
+
+
+def test_a_class_with_many_fields_arrives_and_also_in_a_version_that_differs() -> None:
+    types, other = MessageTypes([MANY]), MessageTypes([FEWER])
+    value = MANY(*range(40))
+
+    assert types.decode(types.encode(value)) == value
+    assert types.decode(types.encode([value] * 50)) == [value] * 50
+    assert other.decode(types.encode(value)) == FEWER(*range(39))
+
+
+class Talkative(Exception):
+    """An exception with many attributes."""
+
+    def __init__(self) -> None:
+        super().__init__("a", 1)
+        vars(self).update({f"attribute_{number}": [number] for number in range(40)})
+
+
+def test_an_exception_with_many_attributes_arrives() -> None:
+    types = MessageTypes([Talkative])
+
+    got = types.decode(types.encode(Talkative()))
+
+    assert type(got) is Talkative
+    assert vars(got) == vars(Talkative())
 
 
 def test_bytes_that_no_encoder_of_a_node_writes_take_few_steps() -> None:

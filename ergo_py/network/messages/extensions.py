@@ -24,6 +24,7 @@ class Code:
     SET = 2
     FROZENSET = 3
     PAIRS = 4
+    TEXTS = 5
     PID = 10
     ALIAS = 11
     REF = 12
@@ -100,6 +101,7 @@ KINDS: Final[dict[int, type]] = {
     Code.SET: set,
     Code.FROZENSET: frozenset,
     Code.PAIRS: dict,
+    Code.TEXTS: dict,
     Code.PID: PID,
     Code.ALIAS: Alias,
     Code.REF: Ref,

@@ -6,7 +6,8 @@ same places of a table, so that each new element is compared with all others. So
 has a limited number of such elements, and few of them have the same hash. All sets and dicts of a
 message share a limit, too: a message has room for hundreds of them.
 
-A dict with many keys travels as pairs, which are checked before the dict is made.
+A dict with more than a few keys travels as pairs, which are checked before the dict is made; or, if
+all keys are texts, as a map whose keys are decoded as texts only.
 """
 
 from collections.abc import Collection
@@ -14,8 +15,12 @@ from operator import eq
 from threading import local  # noqa: TID251 - a thread encodes the messages that it sends
 from typing import Final
 
-__all__ = ["MOST", "SMALL", "Work"]
+__all__ = ["FEW", "MOST", "SMALL", "Work"]
 
+FEW: Final = 32
+"""Most keys of a dict that travels as a map of MessagePack, without a look at their hashes. So few
+take little time, whichever were chosen: a number 0.1 µs, a tuple or a UUID a microsecond or two.
+"""
 MOST: Final = 5_000
 """Most elements of a set, or keys of a dict, that are neither text nor bytes. The worst choice of
 5,000 numbers needs 12 million probes of a table, about 20 ms; 50,000 need a hundred times as many.

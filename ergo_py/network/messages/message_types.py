@@ -32,10 +32,10 @@ from ..._core.vocabulary.text import brief, shown, text_of, utf8
 from ..errors import RemoteError
 from .closed_types import MARK
 from .codec import Ext, msgspec
-from .encoded_values import FEW, problem_of
+from .encoded_values import problem_of
 from .exceptions import BUILTIN, UNRAISABLE, arguments_of, attributes_of, remade
 from .extensions import KINDS, NESTED, READERS, Code
-from .hashed_elements import SMALL, Work
+from .hashed_elements import FEW, SMALL, Work
 from .listed_class import (
     ListedClass,
     RefusedValueError,
@@ -49,6 +49,7 @@ from .type_names import type_of
 __all__ = ["MessageTypes", "reason_of"]
 
 _LEAVES: Final[frozenset[type]] = frozenset({str, int, float, bool, bytes, type(None)})
+_TEXTS: Final = frozenset({str})
 _KEYS: Final = frozenset({str, int})
 
 _OWN: Final = (
@@ -129,6 +130,9 @@ class MessageTypes:
         decoder = msgspec.msgpack.Decoder(ext_hook=self._read)
         self._decode_part: Callable[[Any], Any] = decoder.decode
         """Decodes a value, and the content of an extension."""
+        self._decode_texts: Callable[[bytes], Any] = msgspec.msgpack.Decoder(
+            dict[str, Any], ext_hook=self._read
+        ).decode
         for cls in (*_OWN, *own):
             self._add(cls, f"ergo.{cls.__name__}")
         self._add_listed()
@@ -267,11 +271,13 @@ class MessageTypes:
         return [value if type(value) in _LEAVES else self._plain(value) for value in values]
 
     def _dict(self, values: dict[Any, Any]) -> object:
-        if len(values) < FEW and all(type(key) in _KEYS for key in values):
-            return {
+        are_few = len(values) <= FEW
+        if (_KEYS if are_few else _TEXTS).issuperset(map(type, values)):
+            plain = {
                 key: value if type(value) in _LEAVES else self._plain(value)
                 for key, value in values.items()
             }
+            return plain if are_few else _texts(plain)
         if problem := self._work.problem_of("a dict", values):
             raise RefusedValueError(problem)
         return Ext(
@@ -284,7 +290,8 @@ class MessageTypes:
         for name in entry.fields:
             part = getattr(value, name)
             fields[name] = part if type(part) in _LEAVES else self._plain(part)
-        return Ext(Code.OBJECT, _encode((entry.wire_name, fields)))
+        plain = fields if len(fields) <= FEW else _texts(fields)
+        return Ext(Code.OBJECT, _encode((entry.wire_name, plain)))
 
     def _exception(self, error: Exception) -> Ext:
         name = self._exception_names.get(type(error))
@@ -294,7 +301,8 @@ class MessageTypes:
                 attributes = {
                     name: self._attribute(value) for name, value in attributes_of(error).items()
                 }
-                parts = (name, args, attributes) if attributes else (name, args)
+                more = attributes if len(attributes) <= FEW else _texts(attributes)
+                parts = (name, args, more) if attributes else (name, args)
                 return Ext(Code.EXCEPTION, _encode(parts))
             except Exception:  # as in encode()
                 pass
@@ -411,6 +419,10 @@ class MessageTypes:
             pairs = decode(data)
             keys = self._distinct("a dict", [key for key, _ in pairs])
             return dict(zip(keys, [value for _, value in pairs], strict=True))
+        if code == Code.TEXTS:
+            if bytes(data[:1]) != _COUNT:
+                raise UnreadableValueError("a dict without the number of its keys")
+            return self._decode_texts(b"".join((_MAP, data[1:])))
         if code == Code.ENUM:
             name, member = decode(data)
             if name not in self._enums or member not in self._enums[name].__members__:
@@ -434,9 +446,21 @@ def _unlisted(name: str) -> UnreadableValueError:
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+_COUNT: Final = b"\xce"
+_MAP: Final = b"\xdf"
+"""The first bytes of a number of four bytes, and of a map with such a number of keys."""
 _SHORT: Final = 1024
 _REASON: Final = 1 << 20
 """Most bytes of a reason."""
+
+
+def _texts(plain: dict[str, object]) -> Ext:
+    """A dict with many keys, which are texts: hashes of texts cannot be chosen. A number takes the
+    place of the head of its map, so that no map in a message has many keys.
+    """
+    count = len(plain)
+    keys_and_values = memoryview(_encode(plain))[3 if count < 1 << 16 else 5 :]
+    return Ext(Code.TEXTS, b"".join((_COUNT, count.to_bytes(4, "big"), keys_and_values)))
 
 
 def _told(type_name: str, text: str) -> Ext:
