@@ -25,9 +25,9 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     """
     slot = process.slot
     # Inlined _resumes(), for most failures.
-    is_plain = isinstance(error, Exception) and (slot is None or slot.rules.decide is None)
+    is_plain = issubclass(type(error), Exception) and (slot is None or slot.rules.decide is None)
     resumes = not is_plain and _resumes(process, error)
-    if isinstance(error, MAY_NEED_HINT):
+    if issubclass(type(error), MAY_NEED_HINT):
         explain(error, process.behaviour)
     reason = Crashed(error)
     kind, _, ref, payload = process.turn.handling or (STOP, None, None, None)
@@ -99,7 +99,7 @@ def _resumes(process: "Process", error: BaseException) -> bool:
     node.
     """
     slot = process.slot
-    if not isinstance(error, Exception):
+    if not issubclass(type(error), Exception):
         process.kernel.pass_on(error)
         return False
     if slot is None or slot.rules.decide is None:

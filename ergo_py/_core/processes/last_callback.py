@@ -70,7 +70,7 @@ class LastCallback:
                 return was_killed
         except BaseException as error:
             if process.abandoned or (
-                isinstance(error, GeneratorExit) and is_being_closed(process.callback_task)
+                issubclass(type(error), GeneratorExit) and is_being_closed(process.callback_task)
             ):
                 raise
             _account_for(process, name, error)

@@ -62,7 +62,7 @@ def explain(error: BaseException, behaviour: object = None) -> None:
     """Add a note to an exception with a text that does not say what to write instead.
     ``behaviour`` is the actor or meta-process whose callback raised it.
     """
-    if not isinstance(error, MAY_NEED_HINT):
+    if not issubclass(type(error), MAY_NEED_HINT):
         return  # most errors of a program: a crash does not pay for more
     if type(error).__module__.partition(".")[0] == "ergo_py":
         return  # these explain themselves

@@ -255,9 +255,9 @@ def error_of(reason: Reason) -> BaseException | None:
 
 def is_for_program(error: BaseException) -> bool:
     """Whether an exception is meant for the whole program, and not for the process that it left."""
-    if isinstance(error, BaseExceptionGroup):
+    if issubclass(type(error), BaseExceptionGroup):
         return error.subgroup(_FOR_PROGRAM) is not None
-    return isinstance(error, _FOR_PROGRAM)
+    return issubclass(type(error), _FOR_PROGRAM)
 
 
 _FOR_PROGRAM: Final = (KeyboardInterrupt, SystemExit)
@@ -305,7 +305,7 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
     if (
         error.__context__ is None
         and error.__cause__ is None
-        and not isinstance(error, BaseExceptionGroup)
+        and not issubclass(type(error), BaseExceptionGroup)
     ):
         # The common case: the exception refers to no other, so no search is needed.
         frames = _frames_of(error.__traceback__)
@@ -322,7 +322,7 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
         seen.add(id(current))
         chain.append((current, _frames_of(current.__traceback__), joint))
         _drop_references(current)
-        if isinstance(current, BaseExceptionGroup):
+        if issubclass(type(current), BaseExceptionGroup):
             waiting.extend(
                 (part, f"\nAn exception in the {type(current).__name__}:\n\n")
                 for part in current.exceptions
@@ -340,7 +340,7 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
         seen.add(id(unseen))
         _drop_references(unseen)
         hidden += (unseen.__cause__, unseen.__context__)
-        if isinstance(unseen, BaseExceptionGroup):
+        if issubclass(type(unseen), BaseExceptionGroup):
             hidden += unseen.exceptions
     chain.reverse()
     return tuple(chain)
@@ -349,7 +349,7 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
 def _drop_references(error: BaseException) -> None:
     # Not by assignment: the class of the exception may refuse it, as a frozen dataclass does.
     BaseException.with_traceback(error, None)
-    if isinstance(error, AttributeError):
+    if issubclass(type(error), AttributeError):
         # `obj` is the object that lacks the attribute, in a callback mostly the behaviour itself.
         _set_obj(error, None)
 

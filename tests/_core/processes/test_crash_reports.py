@@ -249,3 +249,32 @@ async def test_an_error_that_refuses_assignments_fails_its_task_only(
         await wait_all_tasks_blocked()
 
         assert not node.stopping
+
+
+class HidingError(Exception):
+    """Refuses to tell its class, as a lazy proxy does outside of its context."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+class Hiding(Actor):
+    """Raises the error."""
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        raise HidingError
+
+    def handle_call(self, request: Any, caller: Caller) -> Any:
+        return "alive"
+
+
+async def test_an_exception_that_refuses_to_tell_its_class_ends_its_process_only() -> None:
+    async with open_node("a@x", log_level="critical") as node:
+        failing, other = await node.spawn(Hiding), await node.spawn(Hiding)
+        node.send(failing, 1)
+        await wait_all_tasks_blocked()
+
+        with pytest.raises(TargetDownError):
+            await node.call(failing, 1)
+        assert await node.call(other, 1) == "alive"
