@@ -2,7 +2,7 @@
 task of a process.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..runtime.cancel_scopes import left_open
 from ..tables.child_slot import ChildSlot, Decision
@@ -104,7 +104,7 @@ def _resumes(process: "Process", error: BaseException) -> bool:
         return False
     if slot is None or slot.rules.decide is None:
         return False
-    return _decide(process, slot, error) is Decision.RESUME
+    return _decide(process, slot, cast(Exception, error)) is Decision.RESUME
 
 
 def _decide(process: "Process", slot: ChildSlot, error: Exception) -> Decision:

@@ -6,7 +6,7 @@ import linecache
 import os
 from dataclasses import field
 from types import CodeType, TracebackType
-from typing import Final
+from typing import Final, cast
 
 from .late_methods import dataclass
 from .public_names import show_public_names
@@ -256,7 +256,7 @@ def error_of(reason: Reason) -> BaseException | None:
 def is_for_program(error: BaseException) -> bool:
     """Whether an exception is meant for the whole program, and not for the process that it left."""
     if issubclass(type(error), BaseExceptionGroup):
-        return error.subgroup(_FOR_PROGRAM) is not None
+        return cast(BaseExceptionGroup, error).subgroup(_FOR_PROGRAM) is not None
     return issubclass(type(error), _FOR_PROGRAM)
 
 
@@ -325,7 +325,7 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
         if issubclass(type(current), BaseExceptionGroup):
             waiting.extend(
                 (part, f"\nAn exception in the {type(current).__name__}:\n\n")
-                for part in current.exceptions
+                for part in cast(BaseExceptionGroup, current).exceptions
             )
         if current.__cause__ is not None:
             waiting.append((current.__cause__, _CAUSE))
@@ -341,7 +341,7 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
         _drop_references(unseen)
         hidden += (unseen.__cause__, unseen.__context__)
         if issubclass(type(unseen), BaseExceptionGroup):
-            hidden += unseen.exceptions
+            hidden += cast(BaseExceptionGroup, unseen).exceptions
     chain.reverse()
     return tuple(chain)
 

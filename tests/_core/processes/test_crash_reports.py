@@ -255,7 +255,7 @@ class HidingError(Exception):
     """Refuses to tell its class, as a lazy proxy does outside of its context."""
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # type: ignore[misc]
         raise RuntimeError("no class")
 
 
