@@ -152,6 +152,9 @@ class WebSocket:
 
     # -- the peer ----------------------------------------------------------------------------------
 
+    def end(self) -> None:
+        """All whole messages are handed over already, or ``has_more`` is true."""
+
     def feed(self, data: bytes) -> Sequence[WSText | WSBinary]:
         """The messages that these bytes complete, as far as one step goes."""
         if self._rest:

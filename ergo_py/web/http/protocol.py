@@ -58,6 +58,7 @@ class HTTPProtocol:
 
     __slots__ = (
         "_advance",
+        "_begun_at_once",
         "_client",
         "_exchange",
         "_made_body",
@@ -68,8 +69,6 @@ class HTTPProtocol:
         "_wire",
         "_writer",
         "closes",
-        "error",
-        "has_more",
         "limits",
         "paused",
         "phase",
@@ -80,6 +79,7 @@ class HTTPProtocol:
 
     # The parser of the connection's input: no message is cut out of the bytes.
     unfinished = count = produced = 0
+    error: str | None = None
 
     def __init__(self, wire: Wire, writer: Writer, site: Site) -> None:
         self._wire = wire
@@ -98,6 +98,10 @@ class HTTPProtocol:
         """The streamed response under way, if there is any."""
         self._advance = _IDLE
         """Whether a step is under way or due."""
+        self._begun_at_once: int | None = 0
+        """The number of the last request that began in the turn of its bytes; None once the peer
+        has closed its half.
+        """
         peer = wire.peer
         self._client = peer.host if isinstance(peer, Endpoint) else peer
         """The address of the peer."""
@@ -111,12 +115,10 @@ class HTTPProtocol:
         """The connection ends after the response."""
         self.requests: int = 0
         """Requests so far."""
-        # The parser of the connection's input
-        self.has_more: bool = False
-        """The parser has bytes that it has not looked at."""
         self.paused: bool = False
-        """Nothing may be read: enough waits here, or the protocol may change."""
-        self.error: str | None = None
+        """Nothing may be read, nor the end of the peer handled: enough waits here, or the
+        protocol may change.
+        """
 
     # -- the reader --------------------------------------------------------------------------------
 
@@ -125,9 +127,28 @@ class HTTPProtocol:
         if self.phase is not _CLOSED:
             if data:
                 self._parser.feed(data)
+            begun = self.requests
             self.advance()
-            self.has_more = self.paused
+            if self.requests != begun and self._begun_at_once is not None:
+                self._begun_at_once = self.requests
         return ()
+
+    def end(self) -> None:
+        """The peer has closed its half. The whole requests before that are begun first, as far as
+        they wait only for another turn of the loop, or for room for their responses. A receiver
+        that would have had its turn before this, if its request had begun with its bytes, has it.
+        """
+        is_late = self._begun_at_once != self.requests
+        self._begun_at_once = None
+        if self.phase is not _CLOSED:
+            if is_late and self.phase is _UNDER_WAY and self._advance is _IDLE:
+                self._step_later()
+            self._pause_if_full()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the parser may have bytes that it has not looked at."""
+        return self.paused
 
     def rest(self) -> None:
         """Keep the connection in this program: an exchange is more than its bytes."""
@@ -139,31 +160,47 @@ class HTTPProtocol:
             return
         if self._advance is _IDLE:
             self._take_steps()
+        self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
+        unread = self._parser.unread
         is_full = self.phase is _UPGRADING or (
-            (self._advance is _LATER or self.phase is _UNDER_WAY)
-            and self._parser.unread >= _WAITING
+            (self._advance is _LATER or self.phase is _UNDER_WAY) and unread >= _WAITING
         )
+        if self._begun_at_once is None and not is_full:
+            is_full = (self._advance is _LATER and (unread > 0 or self.phase is _UNDER_WAY)) or (
+                unread > 0 and self.phase is _HEAD and self._peer_is_slow
+            )
         if is_full is not self.paused:
             self.paused = is_full
             if not is_full:
                 self._wire.read_on()
 
     def _take_steps(self) -> None:
-        self._advance = _NOW
-        after = _IDLE
+        self._advance, begun = _NOW, self.requests
+        has_more = False
         try:
             for _ in range(_IN_A_ROW):
                 if not self._step():
-                    return
+                    # After the end of the peer, a receiver has its turn before the end is handled.
+                    has_more = self._begun_at_once is None and self.requests != begun
+                    break
                 if self._parser.has_more:
-                    break  # the step was long
-            # A single turn is due at a time: bytes that come meanwhile must not add further ones.
-            self.site.soon(self._go_on)
-            after = _LATER
+                    has_more = True  # the step was long
+                    break
+            else:
+                has_more = True
         except RequestError as error:
             self._refuse(error)
         finally:
-            self._advance = after
+            self._advance = _IDLE
+        if has_more:
+            self._step_later()
+
+    def _step_later(self) -> None:
+        # A single turn is due at a time: bytes that come meanwhile must not add further ones.
+        self.site.soon(self._go_on)
+        self._advance = _LATER
 
     def _go_on(self) -> None:
         self._advance = _IDLE
@@ -172,7 +209,7 @@ class HTTPProtocol:
     def _step(self) -> bool:
         phase = self.phase
         if phase is _HEAD:
-            if self._writer.pending > self.site.options.write_limit:
+            if self._peer_is_slow:
                 return False
             head = self._parser.next_head()
             if head is None:
@@ -191,6 +228,10 @@ class HTTPProtocol:
             assert self._place is not None
             return body.give(self._parser, self._place.max_body)
         return False
+
+    @property
+    def _peer_is_slow(self) -> bool:
+        return self._writer.pending > self.site.options.write_limit
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -462,8 +503,10 @@ class HTTPProtocol:
     def give_way(self) -> None:
         """Take no further request: the connection closes."""
         self.phase = NEXT[self.phase][Step.CLOSE]
-        self.paused = False
         self.limits.stop()
+        if self.paused:
+            self.paused = False
+            self._wire.read_on()
 
     @property
     def is_idle(self) -> bool:

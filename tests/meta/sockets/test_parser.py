@@ -34,6 +34,9 @@ class Pairs:
         self.unfinished = self.count = self.produced = 0
         self.error: str | None = None
 
+    def end(self) -> None:
+        """All whole pairs are told."""
+
     def rest(self) -> None:
         """Keep the connection in its program."""
 

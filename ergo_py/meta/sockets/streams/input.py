@@ -209,7 +209,7 @@ class StreamInput:
         if wrong is not None:
             self._shutdown.end_after(wrong)
         if said_goodbye:
-            self.state = Input.SAID_GOODBYE
+            self._end(Input.SAID_GOODBYE)
         if session.has_output:
             self._connection._meta.router.bridge.post(self._write_tls)
         return clear
@@ -237,7 +237,13 @@ class StreamInput:
 
     def end(self) -> None:
         """The peer has closed its half."""
-        self.state = Input.ENDED
+        self._end(Input.ENDED)
+
+    def _end(self, state: Input) -> None:
+        self.state = state
+        if self._parser is not None:
+            self._parser.end()
+            self.has_more = self._parser.has_more
 
     def note_last(self) -> None:
         """Note that everything before the peer's end was read, and why the connection ends."""

@@ -23,8 +23,6 @@ class StreamParser(Protocol):
     stream is raw.
     """
 
-    has_more: bool
-    """There may be more messages than the last :meth:`feed` has returned: call ``feed(b"")``."""
     unfinished: int
     """Bytes that are kept, because a message is not complete, or was not returned yet."""
     count: int
@@ -39,10 +37,23 @@ class StreamParser(Protocol):
     error: str | None
     """The protocol error of the peer. The stream cannot be read any further."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be more messages than the last :meth:`feed` has returned: call
+        ``feed(b"")``.
+        """
+        ...
+
     def feed(self, data: bytes) -> Sequence[Any]:
         """Take the bytes of a read, and return messages that are complete now.
 
         An exception is a fault of the parser itself: the connection crashes.
+        """
+        ...
+
+    def end(self) -> None:
+        """The peer has closed its half: no bytes follow. While ``has_more`` is true after this, the
+        reader handles the end later.
         """
         ...
 
@@ -75,6 +86,9 @@ class FrameParser:
         self.count: int = 0
         self.produced: int = 0
         self.error: str | None = None
+
+    def end(self) -> None:
+        """All whole frames are cut already, or ``has_more`` is true."""
 
     def rest(self) -> bytes | None:
         """The bytes of an incomplete frame. None for a decoder of the user's, which may keep more
