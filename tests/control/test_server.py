@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -352,10 +352,19 @@ async def test_a_flood_of_requests_is_slowed_down_without_delaying_others() -> N
         assert sum(answered) <= took / Slow.pace_of_all + 2
 
 
-def block_until(condition: Callable[[], bool]) -> None:
-    """Block the loop, while the thread of the control socket goes on."""
-    while not condition():
+ROUNDS = 10_000
+"""Looks of a loop that is blocked: far more than the thread of the control socket needs."""
+
+
+def block_until_more(jobs: Sized, than: int) -> None:
+    """Block the loop until more than so many jobs wait for it, while the thread of the control
+    socket goes on.
+    """
+    for _ in range(ROUNDS):
+        if len(jobs) > than:
+            return
         time.sleep(0.001)
+    pytest.fail(f"after {ROUNDS} looks, these jobs wait for the loop: {jobs}")
 
 
 async def test_requests_that_wait_for_the_loop_begin_in_turns_of_their_own(
@@ -374,10 +383,10 @@ async def test_requests_that_wait_for_the_loop_begin_in_turns_of_their_own(
         waiting = router_of(node).bridge.pending
         for wire in wires:
             wire.say(b'{"v": 1, "id": 1, "do": "info"}\n')
-        block_until(lambda: len(waiting) > 4)  # the requests, and a heartbeat
+        block_until_more(waiting, 4)  # the requests, and a heartbeat
         # Nothing begins for a client that has left meanwhile.
         wires.pop().close()
-        block_until(lambda: len(waiting) > 6)
+        block_until_more(waiting, 6)
         trio.lowlevel.add_instrument(passes)
         for wire in wires:
             assert (await in_thread(wire.hear))["ok"]
