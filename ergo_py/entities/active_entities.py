@@ -22,6 +22,7 @@ from .._core.vocabulary.reasons import Crashed, Reason, Shutdown
 from .._core.vocabulary.text import text_of
 from ..entity_handles import Address, EntityHandle, EntityTable, entities_of, table_of_kind
 from ..network.messages.message_types import MessageTypes
+from ..supervision.specs import Backoff
 from .activations.activation import Activation
 from .activations.awaited import is_awaited
 from .activations.deliveries import Delivery, Leave, Look
@@ -42,6 +43,8 @@ __all__ = ["Keeping"]
 
 _READ_AGAIN: Final = 1.0
 """Seconds after which an entity is loaded again whose row could not be read."""
+_OPENING: Final = Backoff(0.05, 1.0, jitter=0.2)
+"""The pauses between attempts of a restarted keeper to open its store."""
 _BATCH: Final = 256
 """Rows that are loaded at once."""
 _CANDIDATES: Final = 32
@@ -223,9 +226,13 @@ class Keeping:
 
     # -- the work ----------------------------------------------------------------------------------
 
-    async def work(self) -> None:
-        """Commit, load and wake until the keeper ends."""
+    async def work(self, unopened: EntityStoreError | None = None) -> None:
+        """Commit, load and wake until the keeper ends. ``unopened`` tells why the store could not
+        be opened: it is opened first.
+        """
         try:
+            if unopened is not None:
+                await self._open_store(unopened)
             while True:
                 for address in self._schedule.take_due():
                     self._look_after(address)
@@ -235,6 +242,27 @@ class Keeping:
         finally:
             self._bell.close()
             self.commits.close()
+
+    async def _open_store(self, error: EntityStoreError) -> None:
+        """Try to open the store until it opens, with pauses, and refuse calls meanwhile."""
+        self._note_failure("the store cannot be opened; the keeper tries again", error)
+        tries = 0
+        while True:
+            chance = self.kernel.chance("entities").fraction()
+            moment = trio.current_time() + _OPENING.delay(tries, chance)
+            while trio.current_time() < moment:
+                for address in list(self._wanted):
+                    self._refuse(address, error)
+                await self._bell.wait_until(moment)
+            try:
+                await self.store.open(self.keeper, shared=self.host is not None)
+            except EntityStoreError as failure:
+                self.totals.count_failure(failure, self.now())
+                error = failure
+                tries += 1
+            else:
+                self.keeper.log.warning("the store is open again", tries=tries + 1)
+                return
 
     async def _work_once(self) -> bool:
         """Commit, load and poll, each once: with many writers there is always something to commit.

@@ -15,12 +15,13 @@ from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..actor import Actor
-from ..entity_handles import list_keys
+from ..entity_handles import entities_of, list_keys
 from ..network.messages.message_types import MessageTypes
 from ..node import Node
 from ..supervision.specs import Backoff
 from .active_entities import Keeping
 from .entity import Entity
+from .errors import EntityStoreError
 from .settings import Settings, names_of
 from .stores.store import Store
 
@@ -108,18 +109,18 @@ class Entities(Actor):
         self._keeping: Keeping | None = None
 
     async def init(self) -> None:
-        """Open the store, and begin to work.
+        """Open the store, and begin to work. After a restart the keeper begins also if the store
+        cannot be opened, refuses calls, and tries again until the store opens.
 
         Raises:
-            EntityStoreError: the store cannot be opened.
+            EntityStoreError: the store cannot be opened, and no keeper of this node had these
+                entities before.
             NotAllowedError: another keeper of the node has one of the classes, or the node has no
                 network for its shards, or this child has no name.
         """
-        if self._shards is None:
-            await self._store.open(self)
-        else:
+        if self._shards is not None:
             self._check_cluster()
-            await self._store.open(self, shared=True)
+        unopened = await self._open_store()
         try:
             table = self.node._open_entities(self._kinds.values())
         except NotAllowedError:
@@ -129,7 +130,17 @@ class Entities(Actor):
         if self._shards is not None:
             await self._open_shards(keeping, self._shards)
         table.open(self._process, keeping, self._kinds, self.settings.max_waiting)
-        self.start_task(keeping.work, name="entities")
+        self.start_task(keeping.work, unopened, name="entities")
+
+    async def _open_store(self) -> EntityStoreError | None:
+        """Open the store. Returns the error if a restarted keeper cannot open it."""
+        try:
+            await self._store.open(self, shared=self._shards is not None)
+        except EntityStoreError as error:
+            if entities_of(self.node).keys().isdisjoint(self._kinds.values()):
+                raise  # the first start of the program: its path or address may be wrong
+            return error
+        return None
 
     def _check_cluster(self) -> None:
         from ..cluster.node_network import network_of  # noqa: PLC0415 - needs the extra of networks

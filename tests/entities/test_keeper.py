@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from ergo_py import BadInputError, InitError, Node, TargetDownError, ask, exposed
+from ergo_py import Actor, BadInputError, InitError, Node, TargetDownError, ask, exposed
 from ergo_py.entities import Entities, Entity, EntityInspector, EntityStoreError, MemoryStore
 from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Write
@@ -643,6 +643,49 @@ def test_handles_stay_valid_when_the_keeper_restarts() -> None:
             await ada.call(Pay("bob", 1))
             await trio.sleep(1)
             assert (await node.entity(Account, "bob").call(ask(Account.look)))[0] == 1
+
+    run_virtual(program)
+
+
+class Closed(MemoryStore):
+    """Cannot be opened while it is away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = True
+        self.openings = 0
+
+    async def open(self, owner: Actor, *, shared: bool = False) -> None:
+        """Open it, unless it is away."""
+        self.openings += 1
+        if self.is_away:
+            raise EntityStoreError("the store is away")
+        await super().open(owner, shared=shared)
+
+
+def test_a_restarted_keeper_waits_for_its_store_and_refuses_calls() -> None:
+    async def program() -> None:
+        store = Closed()
+        with pytest.raises(InitError, match="the store is away"):
+            async with open_bank(store):
+                pass
+        assert store.openings == 1
+        store.is_away = False
+        async with open_bank(store) as node:
+            ada = node.entity(Account, "ada")
+            await ada.call(Pay("bob", 0))
+            keeper = node.whereis("entities")
+            assert keeper is not None
+            store.is_away = True
+            node.kill(keeper)
+            for _ in range(3):
+                await trio.sleep(100)
+                with pytest.raises(EntityStoreError, match="the store is away"):
+                    await ada.call(ask(Account.deposit, 1), timeout=1)
+            assert 200 < store.openings < 600  # after a pause each, and not for each call
+            store.is_away = False
+            await trio.sleep(2)
+            assert await ada.call(ask(Account.deposit, 1)) == 1
 
     run_virtual(program)
 

@@ -5,7 +5,7 @@ writing.
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from ..._core.vocabulary.errors import CallError, NodeStoppedError
+from ..._core.vocabulary.errors import CallError, InitError, NodeStoppedError
 from ...actor import Actor
 from ...entity_handles import Address
 from ...meta.blocking_calls import BlockingCalls
@@ -55,8 +55,14 @@ class ThreadedStore:
         Raises:
             EntityStoreError: it cannot be opened, or another program has it open.
         """
+        self._calls = None
         calls = BlockingCalls(factory=lambda: self._factory(shared), max_waiting=10)
-        await owner.spawn_meta(calls)
+        try:
+            await owner.spawn_meta(calls)
+        except InitError as error:
+            if isinstance(error.__cause__, EntityStoreError):
+                raise error.__cause__ from None
+            raise
         self._calls = calls
 
     async def close(self) -> None:
