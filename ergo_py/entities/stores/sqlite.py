@@ -63,7 +63,8 @@ class SQLite(ThreadedStore):
     """A file with a row for each entity. One program has it open at a time.
 
     Args:
-        path: the file; made if it is missing. Its directory must exist, on a local disk.
+        path: the file; made if it is missing when the program opens it first. Its directory must
+            exist, on a local disk.
         synchronous: ``"FULL"``: a commit survives the loss of power, as far as the disk keeps what
             it has confirmed. ``"NORMAL"``: it survives the end of the program, and the loss of
             power may take the last commits.
@@ -86,6 +87,8 @@ class SQLite(ThreadedStore):
         self.path: Path = Path(path)
         self._synchronous = synchronous
         self._warning = ""
+        self._identity: tuple[int, int] | None = None
+        """The file that this program has opened: a restarted keeper opens no other."""
         super().__init__(self._open_file)
 
     async def open(self, owner: "Actor", *, shared: bool = False) -> None:
@@ -105,7 +108,9 @@ class SQLite(ThreadedStore):
                 "Postgres for entities on several nodes"
             )
         self._warning = check_local_disk(self.path)
-        return _File(self.path, self._synchronous)
+        file = _File(self.path, self._synchronous, self._identity)
+        self._identity = file.identity
+        return file
 
     def __repr__(self) -> str:
         return f"SQLite({str(self.path)!r})"
@@ -114,13 +119,16 @@ class SQLite(ThreadedStore):
 class _File:
     """The open file, in its thread. After an error its connection is not used again."""
 
-    def __init__(self, path: Path, synchronous: str) -> None:
+    def __init__(
+        self, path: Path, synchronous: str, identity: tuple[int, int] | None = None
+    ) -> None:
         self._path = path
         self._synchronous = synchronous
         self._connection: sqlite3.Connection | None = None
         self._log = f"{path}-wal"
         """The write-ahead log, a file beside it."""
-        self._identity: tuple[int, int] | None = None
+        self.identity: tuple[int, int] | None = identity
+        """The only file that may be opened; None before this program has opened one."""
         self._log_identity: tuple[int, int] | None = None
         self._tokens: dict[int, int] = {}
         """The highest token that was claimed for each shard. No other program writes to the
@@ -141,7 +149,7 @@ class _File:
         """
         connection = self._connection
         try:
-            if self._identity is not None:
+            if self.identity is not None:
                 self._check_identity()
             if connection is not None:
                 if _identity(self._log) == self._log_identity:
@@ -149,8 +157,7 @@ class _File:
                 # The log was removed. SQLite would go on with it, and no later start finds its
                 # commits. A connection that closes copies them to the file.
                 self._drop()
-            connection = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
-            self._connection = connection
+            connection = self._connection = self._connect()
             is_new = self._is_new(connection)
             if connection.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
                 raise EntityStoreError(
@@ -162,7 +169,7 @@ class _File:
             if is_new:  # and no write otherwise: a full disk can be read
                 connection.executescript(_SCHEMA.format(mark=_APPLICATION, layout=_LAYOUT))
             self._tokens = dict(connection.execute("select shard, token from shards"))
-            self._identity = _identity(self._path)
+            self.identity = _identity(self._path, 1)
             self._log_identity = _identity(self._log)
             return connection
         except sqlite3.Error as error:
@@ -171,6 +178,34 @@ class _File:
         except EntityStoreError:
             self._drop()
             raise
+
+    def _connect(self) -> sqlite3.Connection:
+        """Connect to the file, and make it only if this program has opened none before.
+
+        Raises:
+            EntityStoreError: it is missing, and its log is there; or it was just replaced.
+            sqlite3.Error: it cannot be opened.
+        """
+        may_make = _identity(self._path, 1) is None
+        if may_make and _size(self._log):
+            # SQLite would remove the log of a missing file, and with it commits.
+            raise EntityStoreError(
+                f"{self._path} is missing or empty, and its log {self._log} has commits; put the "
+                "file back, or remove the log to begin with a new file"
+            )
+        connection = sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={'rwc' if may_make else 'rw'}",
+            uri=True,
+            isolation_level=None,
+            timeout=5.0,
+        )
+        if self.identity is not None:
+            try:
+                self._check_identity()
+            except EntityStoreError:
+                connection.close()
+                raise
+        return connection
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
         """Whether the file has no tables yet.
@@ -194,13 +229,15 @@ class _File:
         return bool(layout < _LAYOUT)
 
     def _check_identity(self) -> None:
-        """Check that the file is still there: SQLite would go on with a file that was removed,
-        and no later start finds its commits.
+        """Check that the file is the one that was opened: SQLite would go on with a file that was
+        removed, and no later start finds its commits; and a new file would acknowledge commands
+        without the commits of the first, whose place it takes.
         """
-        if _identity(self._path) != self._identity:
+        if _identity(self._path, 1) != self.identity:
             raise EntityStoreError(
-                f"{self._path} was removed or replaced while it was open; put the file back, or "
-                "restart the program to begin with the file that is there"
+                f"{self._path} was removed or replaced, or is empty, after this program has opened "
+                "it; put the same file back, or restart the program to begin with the file that is "
+                "there"
             )
 
     def _failed(self, what: str, error: Exception) -> EntityStoreError:
@@ -347,12 +384,20 @@ class _File:
             raise self._failed("read", error) from error
 
 
-def _identity(path: Path | str) -> tuple[int, int] | None:
+def _identity(path: Path | str, least: int = 0) -> tuple[int, int] | None:
+    """The device and number of a file; None for none, and for one with fewer bytes."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    return (status.st_dev, status.st_ino) if status.st_size >= least else None
+
+
+def _size(path: Path | str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _lock(path: Path) -> int:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, BadInputError, InitError, TargetDownError, ask
+from ergo_py import Actor, BadInputError, InitError, Node, TargetDownError, ask
 from ergo_py.entities import Entities, EntityStoreError, SQLite
 from ergo_py.entities.stores import sqlite
 from ergo_py.entities.stores.file_systems import check_local_disk
-from ergo_py.entities.stores.store import Write
+from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import Address
 from ergo_py.testing import opened_store
 from tests.entities.support import fill_file, read_pragma
@@ -40,6 +40,98 @@ async def test_a_removed_file_fails_commands_and_service_returns_with_it(tmp_pat
             await ada.call(ask(Account.deposit, 1))
         moved.rename(path)
         assert await ada.call(ask(Account.deposit, 1)) == 2
+
+
+async def _restart_keeper(node: Node) -> None:
+    """Kill the keeper, and wait for the next."""
+    service = node.service("entities")
+    pid = service.pid
+    assert pid is not None
+    node.kill(pid)
+    while service.pid in (None, pid):  # noqa: ASYNC110 - the supervisor tells nobody
+        await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["away", "emptied", "replaced"])
+async def test_a_restarted_keeper_opens_no_other_file(how: str, tmp_path: Path) -> None:
+    path, moved = tmp_path / "state.db", tmp_path / "moved.db"
+    async with open_bank(SQLite(path)) as node:
+        ada = node.entity(Account, "ada")
+        assert await ada.call(ask(Account.deposit, 100)) == 100
+        path.rename(moved)
+        if how == "emptied":
+            path.touch()
+        elif how == "replaced":
+            async with opened_store(SQLite(tmp_path / "other.db")):
+                pass
+            (tmp_path / "other.db").rename(path)
+        with pytest.raises(TargetDownError, match="removed or replaced"):
+            await ada.call(ask(Account.deposit, 1))
+
+        await _restart_keeper(node)
+        for _ in range(3):
+            with pytest.raises(EntityStoreError, match="removed or replaced"):
+                await ada.call(ask(Account.deposit, 1))
+        assert path.exists() is (how != "away")
+
+        moved.rename(path)
+        await _call_until_open(node)
+        assert await ada.call(ask(Account.deposit, 1)) == 101
+    async with open_bank(SQLite(path)) as node:
+        assert (await node.entity(Account, "ada").call(ask(Account.look)))[0] == 101
+
+
+async def _call_until_open(node: Node) -> None:
+    """Wait until the keeper has opened its store."""
+    with trio.fail_after(10):
+        while True:
+            try:
+                await node.entity(Account, "ada").call(ask(Account.look))
+            except EntityStoreError:
+                await trio.sleep(0.01)
+            else:
+                return
+
+
+async def test_a_missing_file_whose_log_has_commits_is_not_made_anew(tmp_path: Path) -> None:
+    path, moved, log = (tmp_path / name for name in ("state.db", "moved.db", "state.db-wal"))
+    async with opened_store(SQLite(path)) as store:
+        await store.commit([Write(ADA, 0, 1, 0, None, b"1")])
+        path.rename(moved)
+    assert log.stat().st_size
+    for is_empty in (False, True):
+        if is_empty:
+            path.touch()
+        with pytest.raises(InitError, match="its log .* has commits; put the file back"):
+            async with opened_store(SQLite(path)):
+                pass
+    moved.rename(path)
+    async with opened_store(SQLite(path)) as store:
+        assert await store.load([ADA]) == [Row(1, b"1")]
+
+
+async def test_a_file_that_is_lost_while_it_is_opened_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, moved, connect = tmp_path / "state.db", tmp_path / "moved.db", sqlite3.connect
+
+    def lose(*args: Any, **options: Any) -> sqlite3.Connection:
+        path.rename(moved)
+        if is_replaced:
+            path.write_bytes(moved.read_bytes())
+        return connect(*args, **options)
+
+    for is_replaced in (False, True):
+        store = SQLite(path)
+        async with opened_store(store):
+            pass
+        monkeypatch.setattr(sqlite3, "connect", lose)
+        with pytest.raises(InitError, match="removed or replaced" if is_replaced else "open"):
+            async with opened_store(store):
+                pass
+        monkeypatch.undo()
+        assert path.exists() is is_replaced
+        moved.rename(path)
 
 
 async def test_a_full_file_fails_commands_and_service_returns_with_room(tmp_path: Path) -> None:
