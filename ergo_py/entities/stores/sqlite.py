@@ -10,7 +10,7 @@ from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ...actor import Actor
 from ...entity_handles import Address
-from ...network.stores.file_locks import locked_file
+from ...network.stores.file_locks import is_same_file, locked_file
 from ..errors import EntityStoreError, FencedError
 from .file_systems import check_local_disk
 from .store import Due, Row, Write
@@ -123,9 +123,11 @@ class _File:
         self, path: Path, synchronous: str, identity: tuple[int, int] | None = None
     ) -> None:
         self._path = path
+        self._file = path.resolve()
+        """The file behind symbolic links: its lock and its log are beside it."""
         self._synchronous = synchronous
         self._connection: sqlite3.Connection | None = None
-        self._log = f"{path}-wal"
+        self._log = f"{self._file}-wal"
         """The write-ahead log, a file beside it."""
         self.identity: tuple[int, int] | None = identity
         """The only file that may be opened; None before this program has opened one."""
@@ -134,7 +136,9 @@ class _File:
         """The highest token that was claimed for each shard. No other program writes to the
         file, so that a commit need not read them.
         """
-        self._lock = _lock(path)
+        self._is_private = False
+        """The connection needs no shared memory, and locks out readers of other programs."""
+        self._lock = _lock(self._file)
         try:
             self._open()
         except BaseException:
@@ -157,17 +161,8 @@ class _File:
                 # The log was removed. SQLite would go on with it, and no later start finds its
                 # commits. A connection that closes copies them to the file.
                 self._drop()
-            connection = self._connection = self._connect()
-            is_new = self._is_new(connection)
-            if connection.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
-                raise EntityStoreError(
-                    f"{self._path} cannot be kept with a write-ahead log there; entities need a "
-                    "local disk"
-                )
-            connection.execute(f"pragma synchronous = {self._synchronous}")
-            connection.execute("pragma secure_delete = on")
-            if is_new:  # and no write otherwise: a full disk can be read
-                connection.executescript(_SCHEMA.format(mark=_APPLICATION, layout=_LAYOUT))
+            self._keep_lock()
+            connection = self._set_up()
             self._tokens = dict(connection.execute("select shard, token from shards"))
             self.identity = _identity(self._path, 1)
             self._log_identity = _identity(self._log)
@@ -179,22 +174,71 @@ class _File:
             self._drop()
             raise
 
+    def _set_up(self) -> sqlite3.Connection:
+        """Connect to the file, with its settings and tables.
+
+        Raises:
+            EntityStoreError: it is missing, or of another program, or was just replaced.
+            sqlite3.Error: it cannot be opened.
+        """
+        for self._is_private in (False, True):
+            connection = self._connection = self._connect()
+            try:
+                if self._is_private:
+                    connection.execute("pragma locking_mode = exclusive")
+                self._prepare(connection)
+            except sqlite3.Error as error:
+                # A full disk has no room for the shared memory of readers: the file can be read
+                # without.
+                if self._is_private or not error.sqlite_errorname.startswith("SQLITE_IOERR_SHM"):
+                    raise
+                self._drop()
+            else:
+                break
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Check the file, and make its tables if it is new.
+
+        Raises:
+            EntityStoreError: it is of another program, or cannot have a log.
+        """
+        is_new = self._is_new(connection)
+        if connection.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
+            raise EntityStoreError(
+                f"{self._path} cannot be kept with a write-ahead log there; entities need a "
+                "local disk"
+            )
+        connection.execute(f"pragma synchronous = {self._synchronous}")
+        connection.execute("pragma secure_delete = on")
+        if is_new:  # and no write otherwise
+            connection.executescript(_SCHEMA.format(mark=_APPLICATION, layout=_LAYOUT))
+
     def _connect(self) -> sqlite3.Connection:
         """Connect to the file, and make it only if this program has opened none before.
 
         Raises:
-            EntityStoreError: it is missing, and its log is there; or it was just replaced.
+            EntityStoreError: it is missing, and its log is there; or it has a second name; or it
+                was just replaced.
             sqlite3.Error: it cannot be opened.
         """
-        may_make = _identity(self._path, 1) is None
-        if may_make and _size(self._log):
+        found = _status(self._file)
+        may_make = found is None or not found.st_size
+        if self.identity is None and found is not None and found.st_nlink > 1:
+            raise EntityStoreError(
+                f"{self._path} has {found.st_nlink} names (hard links), and a lock and a log "
+                "belong to a single name: remove the others (`find -samefile` lists them), or copy "
+                "the file"
+            )
+        log = _status(self._log)
+        if may_make and log is not None and log.st_size:
             # SQLite would remove the log of a missing file, and with it commits.
             raise EntityStoreError(
                 f"{self._path} is missing or empty, and its log {self._log} has commits; put the "
                 "file back, or remove the log to begin with a new file"
             )
         connection = sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode={'rwc' if may_make else 'rw'}",
+            f"{self._file.as_uri()}?mode={'rwc' if may_make else 'rw'}",
             uri=True,
             isolation_level=None,
             timeout=5.0,
@@ -239,6 +283,17 @@ class _File:
                 "it; put the same file back, or restart the program to begin with the file that is "
                 "there"
             )
+
+    def _keep_lock(self) -> None:
+        """Lock the file again if its lock was removed: another program could take it.
+
+        Raises:
+            EntityStoreError: another program has taken it.
+        """
+        if not is_same_file(self._lock, _lock_path(self._file)):
+            lock = _lock(self._file)
+            os.close(self._lock)
+            self._lock = lock
 
     def _failed(self, what: str, error: Exception) -> EntityStoreError:
         return EntityStoreError(f"cannot {what} {self._path}: {error}")
@@ -360,7 +415,16 @@ class _File:
             self._drop()
 
     def due(self, before: float, limit: int) -> list[Due]:
-        """Read which entities have work to do."""
+        """Read which entities have work to do. The keeper asks twice in a minute at least: a lock
+        that was removed is noticed, and a connection without shared memory ends.
+        """
+        try:
+            self._keep_lock()
+        except EntityStoreError:
+            self._drop()
+            raise
+        if self._is_private:
+            self._drop()
         rows = self._select(
             "select due, kind, key from entities where due < ? order by due limit ?",
             (before, limit),
@@ -393,11 +457,15 @@ def _identity(path: Path | str, least: int = 0) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if status.st_size >= least else None
 
 
-def _size(path: Path | str) -> int:
+def _status(path: Path | str) -> os.stat_result | None:
     try:
-        return os.stat(path).st_size
+        return os.stat(path)
     except OSError:
-        return 0
+        return None
+
+
+def _lock_path(file: Path) -> Path:
+    return file.with_name(file.name + ".lock")
 
 
 def _lock(path: Path) -> int:
@@ -409,7 +477,7 @@ def _lock(path: Path) -> int:
         EntityStoreError: another program has the lock, or the directory is missing.
     """
     try:
-        return locked_file(path.with_name(path.name + ".lock"))
+        return locked_file(_lock_path(path))
     except BlockingIOError as error:
         raise EntityStoreError(
             f"{path} is open in another program, or in another Entities of this program; a file "

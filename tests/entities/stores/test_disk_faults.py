@@ -2,6 +2,7 @@
 returns with the disk, in the same program.
 """
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ergo_py import CallError, Node, ask
+from ergo_py import CallError, InitError, Node, ask
 from ergo_py.entities import EntityStoreError, SQLite
 from tests.entities.bank import Account, open_bank
 from tests.support import THOROUGH
@@ -18,6 +19,7 @@ from tests.support import THOROUGH
 from .recorded_disk import Event, RecordedDisk, can_record, recorded
 
 FULL, READ_ONLY, CANNOT_OPEN = 13, 8, 14
+SHARED_MEMORY = 10 | 19 << 8
 WRITE_ERROR, SYNC_ERROR = 10 | 3 << 8, 10 | 4 << 8
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -81,6 +83,70 @@ async def test_a_full_disk_can_be_read(tmp_path: Path) -> None:
             assert await deposit(node) == 0
             assert await balance(node) == 1
             disk.fault = None
+
+
+SMALL = """
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+
+from ergo_py.entities import SQLite
+from tests.entities.bank import open_bank
+from tests.entities.stores.test_disk_faults import balance, deposit
+
+
+def fill(path: Path) -> None:
+    try:
+        with open(path, "ab", buffering=0) as file:
+            while True:
+                file.write(bytes(512))
+    except OSError:
+        pass
+
+
+async def main(path: Path) -> None:
+    async with open_bank(SQLite(path)) as node:
+        await deposit(node)
+    filler = path.with_name("filler")
+    fill(filler)
+    async with open_bank(SQLite(path)) as node:
+        print("full", await balance(node), await deposit(node), await balance(node))
+        filler.unlink()
+        print("room", await deposit(node), await balance(node))
+
+
+directory = Path(sys.argv[1])
+mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(directory)]
+if subprocess.run(mount, capture_output=True, check=False).returncode:
+    print("cannot mount")
+else:
+    trio.run(main, directory / "state.db")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="unshare is of Linux")
+def test_a_file_is_opened_and_read_on_a_full_disk(tmp_path: Path) -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no file system of its own")
+    command = [*(unshare, "-rm", sys.executable, "-c", SMALL, str(tmp_path))]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.stderr.startswith("unshare") or done.stdout == "cannot mount\n":
+        pytest.skip("no file system of its own")
+    assert (done.stdout, done.stderr) == ("full 1 0 1\nroom 1 2\n", "")
+
+
+@needs_recorder
+async def test_a_file_that_cannot_have_shared_memory_is_not_opened(tmp_path: Path) -> None:
+    with recorded(tmp_path) as disk:
+        disk.fault = lambda event: SHARED_MEMORY if event.verb == "open" else 0
+        with pytest.raises(InitError, match="cannot open"):
+            async with open_bank(SQLite(tmp_path / "state.db")):
+                pass
 
 
 @needs_recorder

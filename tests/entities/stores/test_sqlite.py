@@ -102,7 +102,7 @@ async def test_a_missing_file_whose_log_has_commits_is_not_made_anew(tmp_path: P
     for is_empty in (False, True):
         if is_empty:
             path.touch()
-        with pytest.raises(InitError, match="its log .* has commits; put the file back"):
+        with pytest.raises(InitError, match=r"its log .* has commits; put the file back"):
             async with opened_store(SQLite(path)):
                 pass
     moved.rename(path)
@@ -132,6 +132,52 @@ async def test_a_file_that_is_lost_while_it_is_opened_is_not_made_anew(
         monkeypatch.undo()
         assert path.exists() is is_replaced
         moved.rename(path)
+
+
+async def test_a_file_has_a_single_program_under_all_its_names(tmp_path: Path) -> None:
+    path, other = tmp_path / "state.db", tmp_path / "link.db"
+    async with opened_store(SQLite(path)) as store:
+        other.symlink_to(path)
+        with pytest.raises(InitError, match="open in another program"):
+            async with opened_store(SQLite(other)):
+                pass
+        other.unlink()
+        other.hardlink_to(path)
+        for name in (other, path):
+            with pytest.raises(InitError, match=r"another program|2 names \(hard links\)"):
+                async with opened_store(SQLite(name)):
+                    pass
+        await store.commit([Write(ADA, 0, 1, 0, None, b"1")])
+    with pytest.raises(InitError, match=r"2 names \(hard links\)"):
+        async with opened_store(SQLite(path)):
+            pass
+    other.unlink()
+    other.symlink_to(path)
+    async with opened_store(SQLite(other)) as store:
+        assert await store.load([ADA]) == [Row(1, b"1")]
+        with pytest.raises(InitError, match="open in another program"):
+            async with opened_store(SQLite(path)):
+                pass
+
+
+async def test_a_lock_that_was_removed_is_taken_again(tmp_path: Path) -> None:
+    path, lock = tmp_path / "state.db", tmp_path / "state.db.lock"
+    async with opened_store(SQLite(path)) as store:
+        lock.unlink()
+        assert await store.due(1.0, 1) == []
+        with pytest.raises(InitError, match="open in another program"):
+            async with opened_store(SQLite(path)):
+                pass
+
+        lock.unlink()
+        async with opened_store(SQLite(path)) as thief:
+            for _ in range(2):
+                with pytest.raises(EntityStoreError, match="open in another program"):
+                    await store.due(1.0, 1)
+                with pytest.raises(EntityStoreError, match="open in another program"):
+                    await store.commit([Write(ADA, 0, 1, 0, None, b"2")])
+            await thief.commit([Write(ADA, 0, 1, 0, None, b"1")])
+        assert await store.load([ADA]) == [Row(1, b"1")]
 
 
 async def test_a_full_file_fails_commands_and_service_returns_with_room(tmp_path: Path) -> None:
