@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         StateTooLargeError,
         StateTypeError,
         StateUnreadableError,
+        WriteRefusedError,
     )
     from .inspection import EntityInspector
     from .keeper import Entities, keys_of
@@ -43,6 +44,7 @@ __all__ = [
     "StateUnreadableError",
     "Store",
     "EntityStoreError",
+    "WriteRefusedError",
     "keys_of",
 ]
 
@@ -53,7 +55,7 @@ if not TYPE_CHECKING:
             "entity": "Entity",
             "errors": (
                 "AnswerUnknownError EntityStoreError FencedError StateTooLargeError "
-                "StateTypeError StateUnreadableError"
+                "StateTypeError StateUnreadableError WriteRefusedError"
             ),
             "inspection": "EntityInspector",
             "keeper": "Entities keys_of",

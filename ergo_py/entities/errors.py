@@ -1,7 +1,11 @@
 """The errors of entities and of their stores."""
 
+from collections.abc import Iterable, Mapping
+from typing import Final
+
 from .._core.vocabulary.errors import ErgoError
 from .._core.vocabulary.public_names import show_public_names
+from ..entity_handles import Address
 
 __all__ = [
     "AnswerUnknownError",
@@ -10,7 +14,19 @@ __all__ = [
     "StateTypeError",
     "StateUnreadableError",
     "EntityStoreError",
+    "WriteRefusedError",
 ]
+
+
+_INSTEAD_OF_STATE: Final = (
+    "keep large parts in entities of their own, or in files, and only their keys here"
+)
+_INSTEAD: Final = {
+    "messages and timers": "give them to entities of their own, and send keys and not contents",
+    "answers to commands with ids": (
+        "answer with less, or let Entities(remember=…, max_remembered=…) keep fewer"
+    ),
+}
 
 
 class EntityStoreError(ErgoError):
@@ -40,17 +56,34 @@ class AnswerUnknownError(ErgoError):
         self.id = id
 
 
+class WriteRefusedError(EntityStoreError):
+    """The store refused some writes of a batch for themselves alone, such as rows that are larger
+    than a row may be. Nothing of the batch was written.
+    """
+
+    def __init__(self, why: str, addresses: Iterable[Address]) -> None:
+        super().__init__(why)
+        self.addresses: frozenset[Address] = frozenset(addresses)
+        """The entities of the writes that were refused."""
+
+
 class StateTypeError(ErgoError, TypeError):
     """A state cannot be stored: its class, or a value in it. Nothing was changed."""
 
 
 class StateTooLargeError(ErgoError):
-    """A state is larger than ``max_state``. Nothing was changed."""
+    """A record is larger than ``max_state``: the state with the messages, timers and answers that
+    are stored with it. Nothing was changed.
+    """
 
-    def __init__(self, kind: str, size: int, most: int) -> None:
+    def __init__(
+        self, kind: str, size: int, most: int, parts: Mapping[str, int] | None = None
+    ) -> None:
+        largest = max(parts, key=parts.__getitem__) if parts else "the state"
+        of = f", most of it {largest}" if parts else ""
         super().__init__(
-            f"the record of this {kind} would have {size:,} bytes, and max_state allows {most:,}; "
-            "keep large parts in entities of their own, or in files, and only their keys here"
+            f"the record of this {kind} would have {size:,} bytes{of}, and max_state allows "
+            f"{most:,}; {_INSTEAD.get(largest, _INSTEAD_OF_STATE)}"
         )
         self.size = size
 

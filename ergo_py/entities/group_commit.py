@@ -8,7 +8,7 @@ import trio
 from .._core.vocabulary.text import text_of
 from ..entity_handles import Address
 from .activations.activation import Activation
-from .errors import EntityStoreError
+from .errors import EntityStoreError, WriteRefusedError
 from .settings import Totals
 from .state_types import LARGE
 from .stores.store import Store, Write
@@ -86,7 +86,11 @@ class GroupCommit:
             if not writes:
                 return []
             began = trio.current_time()
-            await self._store.commit(writes)
+            try:
+                await self._store.commit(writes)
+            except WriteRefusedError as error:
+                writes = self._without_refused(writes, error)
+                await self._store.commit(writes)
         except EntityStoreError as error:
             self._fail(writes, error)
             raise
@@ -119,6 +123,22 @@ class GroupCommit:
         )
         self._note_failure("a record cannot be encoded; its entity ends", failure)
         activation.fail(failure)
+
+    def _without_refused(self, writes: list[Write], error: WriteRefusedError) -> list[Write]:
+        """Let the entities fail whose writes were refused. Returns the other writes.
+
+        Raises:
+            WriteRefusedError: there are no others, or none was refused.
+        """
+        others = [each for each in writes if each.address not in error.addresses]
+        if not others or len(others) == len(writes):
+            raise error
+        self._note_failure("a record cannot be stored; its entity ends", error)
+        for each in writes:
+            if each.address in error.addresses:
+                self._gathered.pop(each.address, None)
+                self._written.pop(each.address).fail(error)
+        return others
 
     async def finish(self) -> None:
         """Wait until all that was submitted is stored, or has failed."""

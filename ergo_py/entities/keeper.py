@@ -54,7 +54,8 @@ class Entities(Actor):
         max_remembered: how many ids an entity keeps.
         attempts: how often a stored message is tried before it is parked.
         backoff: the delays between attempts.
-        max_state: bytes that a state may have.
+        max_state: bytes that the record of an entity may have: its state, and the messages, timers
+            and answers to commands with ids that are stored with it.
         max_waiting: how many requests may wait for an entity that wakes up, or that moves.
         now: the wall clock, for tests.
         shards: into how many parts the entities are divided that the nodes of a cluster share. The

@@ -18,6 +18,16 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _LAYOUT: Final = 1
+_OWED: Final = 26
+_DONE: Final = 16
+_SEEN: Final = 24
+"""About how many bytes a message, an answer and a mark have in a record, besides their texts and
+contents.
+"""
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 class Origin(NamedTuple):
@@ -71,6 +81,12 @@ class Owed(msgspec.Struct, array_like=True):
         return Owed(number, self.kind, self.key, self.message, self.name)
 
     @property
+    def size(self) -> int:
+        """About how many bytes it has in a record."""
+        texts = _size(self.kind) + _size(self.key) + _size(self.name)
+        return _OWED + texts + len(self.message)
+
+    @property
     def outlives_owner(self) -> bool:
         """Whether it is still delivered when its entity is deleted: a message to another entity,
         and not a timer.
@@ -111,7 +127,7 @@ _decode = msgspec.msgpack.Decoder(_Layout).decode
 class Record:
     """The content of a row."""
 
-    __slots__ = ("birth", "done", "last", "owed", "seen", "state")
+    __slots__ = ("birth", "done", "last", "owed", "rest", "seen", "state")
 
     def __init__(self) -> None:
         self.state: bytes | None = None
@@ -128,6 +144,8 @@ class Record:
         """The ids of commands: when they were taken or answered, and their encoded answers, or None
         for an answer that is deferred. The oldest first.
         """
+        self.rest: int = 0
+        """About how many bytes the record has besides the state."""
 
     @classmethod
     def decode(cls, data: bytes) -> "Record":
@@ -147,6 +165,7 @@ class Record:
             )
         record = cls()
         record.state, record.birth, record.last = read.state, read.birth, read.last
+        record.rest = len(data) - len(read.state or b"")
         if read.owed:
             record.owed = {each.number: each for each in read.owed}
         if read.seen:
@@ -154,6 +173,26 @@ class Record:
         if read.done:
             record.done = {each: (moment, answer) for each, moment, answer in read.done}
         return record
+
+    def copy(self) -> "Record":
+        """A copy, to try changes on."""
+        copy = Record()
+        copy.state, copy.birth, copy.last, copy.rest = self.state, self.birth, self.last, self.rest
+        copy.owed, copy.seen, copy.done = dict(self.owed), dict(self.seen), dict(self.done)
+        return copy
+
+    def sizes(self) -> dict[str, int]:
+        """About how many bytes each part has, by a name for errors."""
+        return {
+            "the state": len(self.state or b""),
+            "messages and timers": sum(each.size for each in self.owed.values()),
+            "answers to commands with ids": sum(
+                _DONE + _size(id) + len(answer or b"") for id, (_, answer) in self.done.items()
+            ),
+            "marks of messages": sum(
+                _SEEN + _size(origin.kind) + _size(origin.key) for origin in self.seen
+            ),
+        }
 
     def encode(self) -> bytes | None:
         """Its bytes; None if nothing is left to keep, so that the row can go."""
@@ -184,6 +223,7 @@ class Record:
         self.state = None
         self.done = _NONE
         self.owed = {number: each for number, each in self.owed.items() if each.outlives_owner}
+        self.rest = sum(self.sizes().values())
 
     def begin_numbers(self, birth: int) -> None:
         """Begin to number messages, under this birth."""
@@ -209,6 +249,7 @@ class Record:
             if each.name:
                 self.cancel(each.name)
             self.owed = _with(self.owed, each.number, each)
+            self.rest += each.size
             self.last = max(self.last, each.number)
 
     def renumber(self, number: int) -> None:
@@ -219,24 +260,35 @@ class Record:
 
     def drop(self, number: int) -> None:
         """Owe a message no longer."""
-        self.owed = _without(self.owed, number)
+        owed = self.owed.get(number)
+        if owed is not None:
+            self.owed = _without(self.owed, number)
+            self._shrink(owed.size)
 
     def see(self, origin: Origin, number: int) -> None:
         """Note that a message of another entity has taken effect."""
+        if origin not in self.seen:
+            self.rest += _SEEN + _size(origin.kind) + _size(origin.key)
         self.seen = _with(self.seen, origin, number)
 
     def forget_seen(self, origin: Origin) -> None:
         """Forget the messages of another entity."""
-        self.seen = _without(self.seen, origin)
+        if origin in self.seen:
+            self.seen = _without(self.seen, origin)
+            self._shrink(_SEEN + _size(origin.kind) + _size(origin.key))
 
     def remember(self, id: str, moment: float, answer: bytes | None) -> None:
         """Note that a command is done, or with None that it was taken, and is not answered yet."""
         self.forget(id)  # the oldest first, also if it was taken long before its answer
         self.done = _with(self.done, id, (moment, answer))
+        self.rest += _DONE + _size(id) + len(answer or b"")
 
     def forget(self, id: str) -> None:
         """Forget the id of a command."""
-        self.done = _without(self.done, id)
+        if id in self.done:
+            _, answer = self.done[id]
+            self.done = _without(self.done, id)
+            self._shrink(_DONE + _size(id) + len(answer or b""))
 
     def cancel(self, name: str) -> bool:
         """Cancel a timer by its name. False if there is none."""
@@ -264,7 +316,11 @@ class Record:
         for each, (moment, _) in list(self.done.items()):
             if moment >= before and len(self.done) <= most:
                 break
-            self.done = _without(self.done, each)
+            self.forget(each)
+
+    def _shrink(self, size: int) -> None:
+        # Nothing is left in most cases: errors of the estimates do not add up.
+        self.rest = max(0, self.rest - size) if self.owed or self.seen or self.done else 0
 
 
 def _with(kept: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:

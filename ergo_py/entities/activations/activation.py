@@ -35,6 +35,11 @@ __all__ = ["Activation"]
 _MOVED: Final = Shutdown("its shard moves to another node")
 _LATE: Final = 1.0
 """Seconds after which ids are surely forgotten: sums of moments are rounded."""
+_ANSWER: Final = 16
+_LITTLE: Final = 1000
+"""Bytes of the rest of a record, at most: a record that is so close to ``max_state`` is encoded to
+know its size.
+"""
 _INQUIRIES: Final = 8
 """Marks from before its sleep that an entity asks about when it wakes up."""
 
@@ -337,7 +342,7 @@ class Activation:
                 entity.put_state(self._state_type.new())
             encoded = self._state_type.encode(entity.state, before)
             is_same = encoded is before and (is_plain or changes.is_empty())
-            if not (is_same or (is_plain and len(encoded) <= commits.small)):
+            if not (is_same or (is_plain and len(encoded) + self.record.rest <= commits.small)):
                 self._check_size(encoded, changes)
         except ErgoError:
             self.undo()
@@ -361,12 +366,21 @@ class Activation:
             self._outbox.after_callback()
 
     def _check_size(self, encoded: bytes, changes: Changes) -> None:
-        """Check the size before anything changes, so that nothing is half done."""
-        size = len(encoded)
-        if changes.owed:
-            size += sum(len(each.message) for each in changes.owed)
-        if size > self.keeping.settings.max_state:
-            raise StateTooLargeError(self.address.kind, size, self.keeping.settings.max_state)
+        """Check the size of the whole record before anything changes, so that nothing is half
+        done. A record that is too large already may change, but not grow: ``max_state`` may have
+        been larger.
+        """
+        record, most, size = self.record, self.keeping.settings.max_state, len(encoded)
+        added = sum(each.size for each in changes.owed)
+        added += sum(
+            _ANSWER + 4 * len(id) + len(answer or b"") for id, answer in changes.done.items()
+        )
+        if size + record.rest + added + _LITTLE > most:
+            after = record.copy()
+            self._change(after, changes, encoded)
+            whole = len(after.encode() or b"")
+            if whole > most and whole > len(record.encode() or b""):
+                raise StateTooLargeError(self.address.kind, whole, most, after.sizes())
         if size > LARGE and self._state_type.is_first_large(encoded):
             self.process.log.warning(
                 "a large state is encoded after every callback, also of callbacks that only read",
@@ -377,14 +391,23 @@ class Activation:
 
     def _record_changes(self, changes: Changes, state: bytes | None) -> None:
         """Put the changes of a callback into the record, and its state if that is another."""
-        record, settings = self.record, self.keeping.settings
+        record = self.record
+        has_state = state is not None or record.state is not None
+        self._change(record, changes, self._stored if has_state else None)
+        for number in changes.removed:
+            self.outbox.drop(number)
+        if changes.owed:
+            changes.leave(partial(self.outbox.confirm, record.last))
+
+    def _change(self, record: Record, changes: Changes, state: bytes | None) -> None:
+        """Put the changes of a callback into a record."""
+        settings = self.keeping.settings
         if changes.deleted:
             record.delete()
-        elif state is not None or record.state is not None:
-            record.keep(self._stored)
+        elif state is not None:
+            record.keep(state)
         for number in changes.removed:
             record.drop(number)
-            self.outbox.drop(number)
         for name in changes.cancelled:
             record.cancel(name)
         record.owe(changes.owed)
@@ -399,8 +422,6 @@ class Activation:
                 record.remember(id, now, answer)
             old = settings.id_clock.now() - settings.remember
             record.forget_done(old, settings.max_remembered)
-        if changes.owed:
-            changes.leave(partial(self.outbox.confirm, record.last))
 
     # -- commits -----------------------------------------------------------------------------------
 

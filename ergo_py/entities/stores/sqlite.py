@@ -11,7 +11,7 @@ from ..._core.vocabulary.public_names import show_public_names
 from ...actor import Actor
 from ...entity_handles import Address
 from ...network.stores.file_locks import is_same_file, locked_file
-from ..errors import EntityStoreError, FencedError
+from ..errors import EntityStoreError, FencedError, WriteRefusedError
 from .file_systems import check_local_disk
 from .store import Due, Row, Write
 from .threaded import ThreadedStore
@@ -38,6 +38,8 @@ _LAYOUT: Final = 2
 """The version of the tables: SQLite's ``user_version``. Layout 1 had a single token for all shards,
 which no program has claimed.
 """
+_BESIDE: Final = 10_000
+"""Bytes of a row beside its record, at most: a key of 1,000 characters, the kind, and numbers."""
 _MANY: Final = 200
 """Rows that a statement reads."""
 _INSERT: Final = "insert or ignore into entities values (?, ?, ?, ?, ?)"
@@ -399,10 +401,30 @@ class _File:
             self._roll_back(connection)
             raise
         except Exception as error:
+            too_large = self._too_large(connection, error, writes)
+            if too_large:
+                self._roll_back(connection)
+                most = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
+                raise WriteRefusedError(
+                    f"{', '.join(map(str, too_large))} would have a record above the {most:,} "
+                    f"bytes of a row of {self._path}",
+                    too_large,
+                ) from error
             # Whatever it was, the transaction must not stay open; and after a failed commit, the
             # connection may show rows that are not on the disk.
             self._drop()
             raise self._failed("write to", error) from error
+
+    def _too_large(
+        self, connection: sqlite3.Connection, error: Exception, writes: Sequence[Write]
+    ) -> list[Address]:
+        """The entities whose rows are larger than a row may be, if that is the error."""
+        if not isinstance(error, sqlite3.DataError | OverflowError):
+            return []
+        room = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - _BESIDE
+        return [
+            each.address for each in writes if each.record is not None and len(each.record) > room
+        ]
 
     def _count(self, connection: sqlite3.Connection, addresses: Sequence[Address]) -> int:
         statement = "select count(*) from entities where kind = ? and key = ?"
