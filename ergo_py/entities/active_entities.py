@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
+from trio.lowlevel import checkpoint
 
 from .._core.processes.process import Process, processes_of
 from .._core.processes.spawn import spawn_process
@@ -34,6 +35,7 @@ from .record import Owed
 from .schedule import Bell, Schedule
 from .settings import Settings, Totals
 from .stores.store import Row, Store
+from .wanted import Wanted
 
 if TYPE_CHECKING:
     from .keeper import Entities
@@ -97,7 +99,7 @@ class Keeping:
             store, self.totals, self._bell.ring, self._note_failure, self.settings.max_state
         )
         self._schedule = Schedule(self.settings.now)
-        self._wanted: dict[Address, None] = {}
+        self._wanted = Wanted()
         self._idle_bell = False
         """An entity waits for room: ring when another may sleep."""
         self._failures: dict[Address, int] = {}
@@ -172,14 +174,14 @@ class Keeping:
         if parked and str(address) not in self.active:
             self.parked[address] = parked
 
-    def want(self, address: Address) -> None:
-        """Wake an entity, or let it wake again when it has ended. Messages to an entity of another
-        node go there.
+    def want(self, address: Address, *, is_called: bool = True) -> None:
+        """Wake an entity that others wait for, or that has work to do; or let it wake again when it
+        has ended. Messages to an entity of another node go there.
         """
         if self.host is not None and not self.host.holds(address):
             self.host.pass_on(address)
             return
-        self._wanted[address] = None
+        self._wanted.add(address, is_called=is_called)
         self._bell.ring()
 
     def claim_of(self, address: Address) -> tuple[int, int] | None:
@@ -236,7 +238,7 @@ class Keeping:
             while True:
                 for address in self._schedule.take_due():
                     self._look_after(address)
-                if not await self._work_once():
+                if not await self._work_once() and not self._schedule.has_due():
                     await self._put_idle_to_sleep()
                     await self._bell.wait_until(self._next_moment())
         finally:
@@ -251,9 +253,13 @@ class Keeping:
             chance = self.kernel.chance("entities").fraction()
             moment = trio.current_time() + _OPENING.delay(tries, chance)
             while trio.current_time() < moment:
-                for address in list(self._wanted):
+                refused = self._wanted.first(_BATCH)
+                for address in refused:
                     self._refuse(address, error)
-                await self._bell.wait_until(moment)
+                if refused:
+                    await checkpoint()
+                else:
+                    await self._bell.wait_until(moment)
             try:
                 await self.store.open(self.keeper, shared=self.host is not None)
             except EntityStoreError as failure:
@@ -273,9 +279,14 @@ class Keeping:
             is_busy = await self._claim(self.host)
         if self.commits.is_waiting():
             await self._commit()
-        if self._wanted and await self._wake_some():
+            self._wanted.stir()
+        if self._wanted.look_again(_BATCH):
             is_busy = True
-        if self._schedule.is_poll_due():
+        if self._wanted.is_ready and await self._wake_some():
+            is_busy = True
+        # Not while many are known: all of these would be read again.
+        is_room = self._wanted.due < _BATCH and not self._schedule.has_due()
+        if self._schedule.is_poll_due(is_room=is_room):
             await self._poll()
             is_busy = True
         return is_busy or self.commits.is_waiting()
@@ -299,7 +310,7 @@ class Keeping:
             process = self.keeper._process
             process.router.send(process.id, slot.pid, Look(), process.priority)
         elif address.kind in self.kinds:
-            self.want(address)
+            self.want(address, is_called=False)
 
     async def _claim(self, host: "Host") -> bool:
         try:
@@ -312,9 +323,15 @@ class Keeping:
 
     async def _poll(self) -> None:
         try:
-            await self._schedule.poll(self.store, self._is_here)
+            await self._schedule.poll(self.store, self._is_here, self._is_known)
         except EntityStoreError as error:
             self._note_failure("the store cannot be read", error)
+
+    def _is_known(self, address: Address) -> bool:
+        """Whether its work is under way, or is never done here."""
+        return (
+            address in self._wanted or address.kind not in self.kinds or not self._can_wake(address)
+        )
 
     def _is_here(self, address: Address) -> bool:
         return self.host is None or self.host.holds(address)
@@ -353,9 +370,11 @@ class Keeping:
 
     async def _wake_some(self) -> bool:
         """Wake entities. False if none can wake now."""
-        ready = await self._take_wanted()
+        ready, is_more = await self._take_wanted()
         if not ready:
-            return False
+            if is_more:
+                await checkpoint()
+            return is_more
         claims = [self.claim_of(address) for address in ready]
         try:
             rows = await self.store.load(ready)
@@ -373,28 +392,36 @@ class Keeping:
                 self.want(address)  # its shard has moved while the row was read
         return True
 
-    async def _take_wanted(self) -> list[Address]:
-        """The entities to wake now: as many as there is room for."""
-        if self.host is not None:
-            for address in [each for each in self._wanted if not self.host.holds(each)]:
-                del self._wanted[address]
+    async def _take_wanted(self) -> tuple[list[Address], bool]:
+        """The entities to wake now: as many as there is room for, of the next batch. And whether
+        there are others to look at, if these are none.
+        """
+        wanted, ready = self._wanted, list[Address]()
+        for address in wanted.first(_BATCH):
+            if self.host is not None and not self.host.holds(address):
+                wanted.discard(address)
                 self.host.pass_on(address)
-        ready = [each for each in self._wanted if self._can_wake(each)]
-        wanted = min(len(ready), _BATCH)
+            elif self._can_wake(address):
+                ready.append(address)
+            else:
+                wanted.put_aside(address)
         room = self.settings.max_awake - len(self.active)
-        if room < wanted:
-            room += await self._make_room(wanted - room)
+        if room < len(ready):
+            room += await self._make_room(len(ready) - room)
             ready = [each for each in ready if self._can_wake(each)]  # it may have waited
-        taken = ready[: min(max(room, 0), _BATCH)]
-        if ready and not taken:
+        if not ready:
+            return [], wanted.is_ready
+        taken: list[Address] | None = ready[: max(room, 0)]
+        if not taken:
             # All that are awake are busy. Those that wait for one of these entities are not counted
             # against the limit: their wait would have no end.
-            taken = list(islice(filter(self._is_awaited, ready), _BATCH))
-        if ready and not taken:
+            taken = wanted.awaited(_BATCH, self._is_awaited)
+        if taken is None:
             self._idle_bell = True
+            return [], False
         for address in taken:
-            del self._wanted[address]
-        return taken
+            wanted.discard(address)
+        return taken, True
 
     def _can_wake(self, address: Address) -> bool:
         """Whether an entity is asleep. One that has just ended may have a version that is not
@@ -403,7 +430,9 @@ class Keeping:
         return str(address) not in self.active and not self.commits.has(address)
 
     def _is_awaited(self, address: Address) -> bool:
-        """Whether an entity that is awake waits in a call for this one."""
+        """Whether an entity that is awake waits in a call for this one, which can wake."""
+        if not self._can_wake(address):
+            return False
         slot = self.table.slots.get(str(address))
         return slot is not None and is_awaited(slot, processes_of(self.kernel.router))
 
@@ -447,7 +476,7 @@ class Keeping:
             return
         self.totals.count_waking()
         self._names[process.id] = address
-        self._wanted.pop(address, None)
+        self._wanted.discard(address)
         self.parked.pop(address, None)
         activation.start(self._tries.pop(address, None))
         if self.claim_of(address) != activation.claim:
@@ -461,7 +490,7 @@ class Keeping:
 
     def _refuse(self, address: Address, error: Exception) -> None:
         """Fail all that waits for an entity that cannot start."""
-        self._wanted.pop(address, None)
+        self._wanted.discard(address)
         slot = self.table.slots.pop(str(address), None)
         if slot is None:
             return
@@ -544,7 +573,8 @@ class Keeping:
             self._schedule_again(address)
         if self.host is not None:
             self.host.note_ended()
-        if self._idle_bell or self._wanted:
+        self._wanted.stir()
+        if self._idle_bell or len(self._wanted):
             self._idle_bell = False
             self._bell.ring()
 

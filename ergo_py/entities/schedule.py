@@ -18,8 +18,8 @@ from .stores.store import Store
 __all__ = ["Bell", "Schedule"]
 
 _BATCH: Final = 256
-"""Moments that are read from the store at once. Twice as many if there are more: the first of them
-may belong to entities whose messages cannot be delivered for a while.
+"""Moments that are read from the store at once. Twice as many if most of them are known: they may
+belong to entities whose messages cannot be delivered for a while.
 """
 _HORIZON: Final = 30.0
 """Seconds after which the store is asked again which entities have work to do. Earlier moments are
@@ -105,7 +105,7 @@ class Schedule:
     set, the store is asked again at the same intervals.
     """
 
-    __slots__ = ("_limit", "_moments", "_next", "_now", "_poll_at")
+    __slots__ = ("_is_put_off", "_limit", "_moments", "_next", "_now", "_poll_at")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -114,6 +114,7 @@ class Schedule:
         """The next moment of each entity. Later moments in the heap are void."""
         self._poll_at = -inf
         self._limit = _BATCH
+        self._is_put_off = False
 
     def __len__(self) -> int:
         return len(self._next)
@@ -141,36 +142,62 @@ class Schedule:
         return min(self._moments[0][0] if self._moments else inf, self._poll_at)
 
     def take_due(self) -> list[Address]:
-        """The entities that have work to do now."""
+        """The entities that have work to do now, at most a batch."""
         if not self._moments:
             return []
         now, found = trio.current_time(), list[Address]()
-        while self._moments and self._moments[0][0] <= now:
+        while self._moments and self._moments[0][0] <= now and len(found) < _BATCH:
             at, address = heappop(self._moments)
             if self._next.get(address) == at:
                 del self._next[address]
                 found.append(address)
         return found
 
-    def is_poll_due(self) -> bool:
-        """Whether the store is to be asked now."""
-        return self._poll_at <= trio.current_time()
+    def has_due(self) -> bool:
+        """Whether an entity has work to do now."""
+        return bool(self._moments) and self._moments[0][0] <= trio.current_time()
+
+    def is_poll_due(self, *, is_room: bool) -> bool:
+        """Whether the store is to be asked now. Without room it is asked when there is room."""
+        now = trio.current_time()
+        is_due = self._is_put_off or self._poll_at <= now
+        self._is_put_off = is_due and not is_room
+        if self._is_put_off:
+            self._poll_at = now + 1.0
+        return is_due and is_room
 
     def poll_soon(self) -> None:
         """Ask the store at the next look."""
         self._poll_at = -inf
 
-    async def poll(self, store: Store, is_here: Callable[[Address], bool]) -> None:
-        """Ask the store for the next moments, and note those of entities that are here.
+    async def poll(
+        self,
+        store: Store,
+        is_here: Callable[[Address], bool],
+        is_known: Callable[[Address], bool],
+    ) -> None:
+        """Ask the store for the next moments, and note those of entities that are here. More at
+        once are read only if most of these were known: they cannot be handled for a while.
 
         Raises:
             EntityStoreError: it cannot be read. It is asked again in a second.
         """
         self._poll_at = trio.current_time() + 1.0
         found = await store.due(self._now() + _HORIZON, self._limit)
-        for moment, address in found:
+        new = 0
+        for number, (moment, address) in enumerate(found, 1):
+            if not number % _BATCH:
+                await checkpoint()
             if is_here(address):
+                new += address not in self._next and not is_known(address)
                 self.add(moment, address)
-        is_all = len(found) < self._limit
-        self._limit = _BATCH if is_all else self._limit * 2
-        self._poll_at = trio.current_time() + (_HORIZON if is_all else 0.1)
+        pause = _HORIZON
+        if len(found) < self._limit:
+            self._limit = _BATCH
+        else:
+            # All moments are known until the last of these.
+            later = found[-1].moment - self._now()
+            pause = min(max(later, 0.01 if new else 0.1), _HORIZON)
+            if new * 2 < len(found):
+                self._limit *= 2
+        self._poll_at = trio.current_time() + pause

@@ -12,6 +12,7 @@ from ergo_py.entities.active_entities import Keeping
 from ergo_py.entities.schedule import Schedule
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entities.stores.threaded import ThreadedStore
+from ergo_py.entities.wanted import Wanted
 from ergo_py.entity_handles import Address
 
 __all__ = [
@@ -95,7 +96,11 @@ async def database_setting(store: Store, name: str) -> str:
 def table_sizes(keeping: Keeping) -> dict[str, int]:
     """How many entries each table of a keeper has."""
     tables = {**vars(keeping), "slots": keeping.table.slots}
-    return {name: len(each) for name, each in tables.items() if isinstance(each, dict | Schedule)}
+    return {
+        name: len(each)
+        for name, each in tables.items()
+        if isinstance(each, dict | Schedule | Wanted)
+    }
 
 
 async def fill_file(store: SQLite) -> None:
