@@ -26,6 +26,7 @@ from ..entity_handles import (
 from ..network.messages.codec import msgspec
 from ..network.messages.listed_class import UnreadableValueError
 from ..node import Node
+from .errors import EntityStoreError
 from .record import Owed, Record
 
 if TYPE_CHECKING:
@@ -225,11 +226,16 @@ class KeeperInspection:
 
     async def parked(self, limit: int) -> list[Facts]:
         """The parked messages of all entities, at most ``limit``. Reads all rows: a store knows
-        only which entities have work to do.
+        only which entities have work to do. A row that cannot be read has a ``problem``, and the
+        others are listed.
         """
         found: list[Facts] = []
         for kind in self._keeping.kinds:
             async for address, record in self._records(kind):
+                if isinstance(record, EntityStoreError):
+                    if len(found) < limit:
+                        found.append({"kind": kind, "key": address.key, "problem": str(record)})
+                    continue
                 parked = [each for each in record.owed.values() if each.is_parked]
                 self._keeping.note_asleep(address, len(parked))
                 for each in islice(parked, limit - len(found)):
@@ -237,13 +243,18 @@ class KeeperInspection:
                     found.append({"kind": kind, "key": address.key, **message})
         return found
 
-    async def _records(self, kind: str) -> AsyncIterator[tuple[Address, Record]]:
+    async def _records(self, kind: str) -> AsyncIterator[tuple[Address, Record | EntityStoreError]]:
+        """All records of a kind; an error for each that cannot be read."""
         start, store = "", self._keeping.store
         while keys := await store.keys(kind, start, _BATCH):
             addresses = [Address(kind, key) for key in keys]
             for address, row in zip(addresses, await store.load(addresses), strict=True):
                 if row is not None:
-                    yield address, Record.decode(row.record)
+                    try:
+                        record: Record | EntityStoreError = Record.decode(row.record)
+                    except EntityStoreError as error:
+                        record = error
+                    yield address, record
             start = keys[-1] + "\0"
 
 
@@ -285,7 +296,9 @@ class EntityInspector:
         return await inspection.record(cls.kind, key, contents=contents)
 
     async def parked(self, limit: int = 1000) -> list[Facts]:
-        """The parked messages of all entities. Reads all rows."""
+        """The parked messages of all entities. Reads all rows. A row that cannot be read is listed
+        with its ``problem``.
+        """
         found: list[Facts] = []
         for each in inspections(entities_of(self._node)):
             found += await each.parked(limit - len(found))

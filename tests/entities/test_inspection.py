@@ -296,6 +296,25 @@ def test_parked_messages_are_found_in_sleeping_entities_of_an_earlier_program() 
     run_virtual(program)
 
 
+def test_a_row_that_cannot_be_read_is_named_among_the_parked_messages() -> None:
+    async def program() -> None:
+        store = Life()
+        async with open_bank(store, **CHAIN, idle=10.0) as node:
+            await node.entity(Chain, "b").call(ask(Chain.refuse, [2]))
+            for key in ("a", "c"):
+                await node.entity(Chain, key).call(ask(Chain.send_all, "b", [2]))
+            await trio.sleep(100)
+            store.rows[Address("Chain", "b")] = Row(9, b"\xc1"), None
+            found = await EntityInspector(node).parked()
+            assert [each.pop("key") for each in found] == ["a", "b", "c"]
+            assert found[0] == found[2]
+            assert found[1].keys() == {"kind", "problem"}
+            assert "cannot be read" in found[1]["problem"]
+            assert len(await EntityInspector(node).parked(limit=1)) == 1
+
+    run_virtual(program)
+
+
 def test_a_retried_message_arrives_although_later_messages_came_first() -> None:
     async def program() -> None:
         store = MemoryStore()

@@ -31,3 +31,21 @@ def test_the_shards_of_each_node_are_listed(capsys: pytest.CaptureFixture[str]) 
         ["b@test", "1", "-", "lost"],
         ["1", "of", "4", "shards", "have", "no", "node", "yet"],
     ]
+
+
+def test_a_row_that_cannot_be_read_is_told_below_the_parked_messages(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parked = {"kind": "Account", "key": "ada", "to": "Account/bob", "message_type": "Credit"}
+    damaged = {"kind": "Account", "key": "bob", "problem": "a stored record cannot be read"}
+    for answer, lines in (([parked, damaged], 4), ([damaged], 1)):
+        link = SimpleNamespace(
+            node="a@test", ask=lambda _name, *, answer=answer, **_options: answer
+        )
+
+        given = argparse.Namespace(verb="parked", rest=[], json=False, limit=10)
+        entities(cast("Link", link), given)
+
+        said = capsys.readouterr().out.splitlines()
+        assert len(said) == lines
+        assert said[-1] == "the row of Account bob cannot be read: a stored record cannot be read"

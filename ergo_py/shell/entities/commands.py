@@ -114,10 +114,15 @@ def _parked(link: Link, options: Options) -> None:
         rows = [
             (each["kind"], each["key"], each["to"], each["message_type"], each.get("attempts", 0))
             for each in answer
+            if "to" in each
         ]
-        shown = table("KIND KEY TO MESSAGE ATTEMPTS", rows, right="ATTEMPTS")
-        show(choose_screen().table(shown))
-        say("repair the cause, and `ergo entities retry KIND KEY` tries them again")
+        if rows:
+            shown = table("KIND KEY TO MESSAGE ATTEMPTS", rows, right="ATTEMPTS")
+            show(choose_screen().table(shown))
+            say("repair the cause, and `ergo entities retry KIND KEY` tries them again")
+        for each in answer:
+            if "to" not in each:
+                say(f"the row of {each['kind']} {each['key']} cannot be read: {each['problem']}")
 
 
 def _retry(link: Link, options: Options, kind: str, key: str) -> None:
