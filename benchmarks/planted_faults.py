@@ -559,7 +559,7 @@ FAULTS = (
     Planted(
         "a start looks for no work",
         *(bank, SCHEDULE),
-        "        return self._poll_at <= trio.current_time()\n",
+        "        return is_due and is_room\n",
         "        return False\n",
     ),
     Planted(
@@ -617,14 +617,9 @@ FAULTS = (
     Planted(
         "a start loads entities without work to do",
         *(bank, SCHEDULE),
-        "        found = await store.due(self._now() + _HORIZON, self._limit)\n"
-        "        for moment, address in found:\n"
-        "            if is_here(address):\n"
-        "                self.add(moment, address)\n",
+        "        found = await store.due(self._now() + _HORIZON, self._limit)\n",
         "        found = await store.due(1e9, self._limit)\n"
-        "        for _, address in found:\n"
-        "            if is_here(address):\n"
-        "                self.add(0.0, address)\n",
+        "        found = [each._replace(moment=0.0) for each in found]\n",
     ),
     Planted(
         "a row of a newer class is loaded without its further fields",
@@ -667,11 +662,9 @@ FAULTS = (
     Planted(
         "a start loads rows with work in a distant future",
         *(versions, SCHEDULE),
-        "        found = await store.due(self._now() + _HORIZON, self._limit)\n"
-        "        for moment, address in found:\n",
-        "        found = await store.due(1e9, self._limit)\n"
-        "        for moment, address in found:\n"
-        "            moment = min(moment, self._now() + 2.0)\n",
+        "        found = await store.due(self._now() + _HORIZON, self._limit)\n",
+        "        found, soon = await store.due(1e9, self._limit), self._now() + 2.0\n"
+        "        found = [each._replace(moment=min(each.moment, soon)) for each in found]\n",
     ),
     Planted(
         "a parked message that has arrived gets a new number",
