@@ -183,20 +183,21 @@ class _File:
             EntityStoreError: it is missing, or of another program, or was just replaced.
             sqlite3.Error: it cannot be opened.
         """
-        for self._is_private in (False, True):
-            connection = self._connection = self._connect()
-            try:
-                if self._is_private:
-                    connection.execute("pragma locking_mode = exclusive")
-                self._prepare(connection)
-            except sqlite3.Error as error:
-                # A full disk has no room for the shared memory of readers: the file can be read
-                # without.
-                if self._is_private or not error.sqlite_errorname.startswith("SQLITE_IOERR_SHM"):
-                    raise
-                self._drop()
-            else:
-                break
+        try:
+            return self._begin(is_private=False)
+        except sqlite3.Error as error:
+            # A full disk has no room for the shared memory of readers: the file is read without.
+            if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_IOERR_SHM"):
+                raise
+        self._drop()
+        return self._begin(is_private=True)
+
+    def _begin(self, *, is_private: bool) -> sqlite3.Connection:
+        self._is_private = is_private
+        connection = self._connection = self._connect()
+        if is_private:
+            connection.execute("pragma locking_mode = exclusive")
+        self._prepare(connection)
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:

@@ -16,6 +16,7 @@ from ergo_py.entities import Entities, EntityStoreError, SQLite
 from ergo_py.entities.stores import sqlite
 from ergo_py.entities.stores.file_systems import check_local_disk
 from ergo_py.entities.stores.store import Row, Write
+from ergo_py.entities.stores.threaded import ThreadedStore
 from ergo_py.entity_handles import Address
 from ergo_py.testing import opened_store
 from tests.entities.support import fill_file, read_pragma
@@ -93,7 +94,7 @@ async def _call_until_open(node: Node) -> None:
                 return
 
 
-async def test_a_missing_file_whose_log_has_commits_is_not_made_anew(tmp_path: Path) -> None:
+async def test_no_file_is_made_beside_a_log_with_commits(tmp_path: Path) -> None:
     path, moved, log = (tmp_path / name for name in ("state.db", "moved.db", "state.db-wal"))
     async with opened_store(SQLite(path)) as store:
         await store.commit([Write(ADA, 0, 1, 0, None, b"1")])
@@ -110,7 +111,7 @@ async def test_a_missing_file_whose_log_has_commits_is_not_made_anew(tmp_path: P
         assert await store.load([ADA]) == [Row(1, b"1")]
 
 
-async def test_a_file_that_is_lost_while_it_is_opened_is_not_made_anew(
+async def test_a_file_that_is_lost_during_an_opening_stays_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, moved, connect = tmp_path / "state.db", tmp_path / "moved.db", sqlite3.connect
@@ -119,7 +120,8 @@ async def test_a_file_that_is_lost_while_it_is_opened_is_not_made_anew(
         path.rename(moved)
         if is_replaced:
             path.write_bytes(moved.read_bytes())
-        return connect(*args, **options)
+        connection: sqlite3.Connection = connect(*args, **options)
+        return connection
 
     for is_replaced in (False, True):
         store = SQLite(path)
@@ -178,6 +180,49 @@ async def test_a_lock_that_was_removed_is_taken_again(tmp_path: Path) -> None:
                     await store.commit([Write(ADA, 0, 1, 0, None, b"2")])
             await thief.commit([Write(ADA, 0, 1, 0, None, b"1")])
         assert await store.load([ADA]) == [Row(1, b"1")]
+
+
+class Cramped(sqlite3.Connection):
+    """A connection for which there is no shared memory."""
+
+    is_private = False
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        """Execute a statement."""
+        self.is_private = self.is_private or "exclusive" in sql
+        if not self.is_private:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
+            raise error
+        return super().execute(sql, *values)
+
+
+async def test_a_file_is_read_without_shared_memory_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, connect = tmp_path / "state.db", sqlite3.connect
+    async with opened_store(SQLite(path)) as store:
+        await store.commit([Write(ADA, 0, 1, 0, None, b"1")])
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Cramped)
+    )
+    async with opened_store(SQLite(path)) as store:
+        assert await store.load([ADA]) == [Row(1, b"1")]
+        with closing(connect(path, timeout=0)) as reader, pytest.raises(sqlite3.OperationalError):
+            reader.execute("select * from entities")
+        monkeypatch.undo()
+        assert await store.due(1.0, 1) == []
+        with closing(connect(path, timeout=0)) as reader:
+            assert len(reader.execute("select * from entities").fetchall()) == 1
+
+
+async def test_a_defect_of_a_store_is_told_as_it_is() -> None:
+    def fail(shared: bool) -> Any:
+        raise ZeroDivisionError(shared)
+
+    with pytest.raises(InitError, match="ZeroDivisionError"):
+        async with opened_store(ThreadedStore(fail)):
+            pass
 
 
 async def test_a_full_file_fails_commands_and_service_returns_with_room(tmp_path: Path) -> None:
