@@ -280,8 +280,7 @@ class Keeping:
         if self.commits.is_waiting():
             await self._commit()
             self._wanted.stir()
-        if self._wanted.look_again(_BATCH):
-            is_busy = True
+        is_busy = self._wanted.look_again(_BATCH) or is_busy
         if self._wanted.is_ready and await self._wake_some():
             is_busy = True
         # Not while many are known: all of these would be read again.
@@ -372,8 +371,7 @@ class Keeping:
         """Wake entities. False if none can wake now."""
         ready, is_more = await self._take_wanted()
         if not ready:
-            if is_more:
-                await checkpoint()
+            await checkpoint()  # there may be very many to look at
             return is_more
         claims = [self.claim_of(address) for address in ready]
         try:
@@ -431,10 +429,9 @@ class Keeping:
 
     def _is_awaited(self, address: Address) -> bool:
         """Whether an entity that is awake waits in a call for this one, which can wake."""
-        if not self._can_wake(address):
-            return False
         slot = self.table.slots.get(str(address))
-        return slot is not None and is_awaited(slot, processes_of(self.kernel.router))
+        can_wake = slot is not None and self._can_wake(address)
+        return slot is not None and can_wake and is_awaited(slot, processes_of(self.kernel.router))
 
     async def _wake(self, address: Address, row: Row | None, claim: tuple[int, int]) -> None:
         kind = self.kinds[address.kind]

@@ -19,6 +19,7 @@ __all__ = [
     "Sharing",
     "check_shared_shards",
     "checkpoint_often",
+    "counted_looks",
     "database_setting",
     "HostView",
     "fill_file",
@@ -91,6 +92,18 @@ async def database_setting(store: Store, name: str) -> str:
 
     assert isinstance(store, ThreadedStore)
     return await store.run(read)
+
+
+def counted_looks(monkeypatch: pytest.MonkeyPatch) -> list[Address]:
+    """The entities that keepers look at, from now on, to see whether they can wake."""
+    looks, can_wake = list[Address](), Keeping._can_wake
+
+    def count(self: Keeping, address: Address) -> bool:
+        looks.append(address)
+        return can_wake(self, address)
+
+    monkeypatch.setattr(Keeping, "_can_wake", count)
+    return looks
 
 
 def table_sizes(keeping: Keeping) -> dict[str, int]:

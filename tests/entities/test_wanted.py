@@ -8,13 +8,13 @@ import trio
 
 from ergo_py import ask
 from ergo_py.entities import Entity, MemoryStore
-from ergo_py.entities.active_entities import Keeping
 from ergo_py.entities.record import Owed, Record
 from ergo_py.entities.schedule import Schedule
 from ergo_py.entities.stores.store import Due, Row
 from ergo_py.entities.wanted import Wanted
 from ergo_py.entity_handles import Address
 from ergo_py.network.messages.message_types import MessageTypes
+from tests.entities.support import counted_looks
 
 from .bank import Account, Balance, open_bank, run_virtual
 
@@ -64,14 +64,7 @@ class Recorded(MemoryStore):
 def test_very_many_due_entities_wake_in_batches_and_a_new_call_comes_between(
     max_awake: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, can_wake = 0, Keeping._can_wake
-
-    def count(self: Keeping, address: Address) -> bool:
-        nonlocal looks
-        looks += 1
-        return can_wake(self, address)
-
-    monkeypatch.setattr(Keeping, "_can_wake", count)
+    looks = counted_looks(monkeypatch)
 
     async def program() -> None:
         store = Recorded()
@@ -88,7 +81,7 @@ def test_very_many_due_entities_wake_in_batches_and_a_new_call_comes_between(
             while store.done() < MANY:  # noqa: ASYNC110 - virtual time
                 await trio.sleep(0.1)
         assert max(map(len, store.loads)) <= BATCH
-        assert looks < 3 * MANY
+        assert len(looks) < 3 * MANY
         assert sum(store.polls) < 3 * MANY
 
     run_virtual(program)
