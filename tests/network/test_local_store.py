@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from ergo_py.cluster import Cluster
 from ergo_py.network import StoreError
 from ergo_py.network.stores import local_store
+from ergo_py.network.stores.file_locks import locked_file
 from ergo_py.network.stores.local_store import LocalStore
 from ergo_py.network.stores.store import LARGEST, Entry
 from tests.actors import Recorder
@@ -66,6 +69,114 @@ async def test_a_directory_that_was_removed_after_all_programs_had_ended_is_no_l
         shutil.rmtree(tmp_path / "names")
         with stores(tmp_path, "c@test") as (c,):
             assert (await c.age()).made == inf
+
+
+def remove_entries(place: Path, *keys: str) -> None:
+    """As ``rm names/*``, which spares hidden files."""
+    for path in (place / "names").glob("[!.]*"):
+        if not keys or path.name[1:] in keys:
+            path.unlink()
+
+
+async def test_entries_that_were_removed_under_a_program_make_the_store_new(tmp_path: Path) -> None:
+    for removed in ((), ("key",)):
+        with stores(tmp_path, "a@test", "b@test", "c@test") as (a, b, c):
+            await a.put("key", b"value", 0)
+            other = await a.put("other", b"value", 0)
+            assert (await b.age()).made == inf
+            remove_entries(tmp_path, *removed)
+
+            # The third program has never used the store before.
+            assert await c.get("key") is None
+            for store in (c, b, a):
+                assert (await store.age()).made < 600
+            assert await a.get("other") == (other if removed else None)
+            assert (await b.put("key", b"value", 0)).number > other.number
+            shutil.rmtree(tmp_path / "names")
+
+
+async def test_a_loss_is_noticed_once(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test") as (a,):
+        await a.put("key", b"value", 0)
+        await a.put("other", b"value", 0)
+        remove_entries(tmp_path)
+        assert await a.get("key") is None
+        born = (tmp_path / "names" / ".born").read_bytes()
+        assert await a.get("key") is None
+        assert await a.get("other") is None
+        assert (await a.put("other", b"value", 0)).value == b"value"
+        assert (tmp_path / "names" / ".born").read_bytes() == born
+
+
+async def test_a_loss_between_a_look_and_a_write_is_noticed(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        assert await b.get("key") is None
+        await a.put("key", b"value", 0)
+        remove_entries(tmp_path)
+        await b.put("key", b"value", 0)
+        assert (await b.age()).made < 600
+
+
+async def test_a_released_entry_is_not_lost(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        for _ in range(2):
+            first = await a.put("key", b"value", 0)
+            await a.delete("key", first.revision)
+            assert await b.get("key") is None
+            assert (await b.age()).made == inf
+
+
+async def test_entries_that_were_removed_after_all_programs_had_ended_are_no_loss(
+    tmp_path: Path,
+) -> None:
+    with stores(tmp_path, "a@test") as (a,):
+        await a.put("key", b"value", 0)
+    remove_entries(tmp_path)
+    with stores(tmp_path, "b@test") as (b,):
+        assert await b.get("key") is None
+        assert (await b.age()).made == inf
+
+
+async def test_a_moment_of_birth_that_was_removed_counts_from_now(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        first = await a.put("key", b"value", 0)
+        (tmp_path / "names" / ".born").unlink()
+        assert await b.get("key") == first
+        assert (await b.age()).made < 600
+
+
+async def test_an_entry_that_is_just_being_written_is_not_lost(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        first = await a.put("key", b"value", 0)
+        entry, hidden = tmp_path / "names" / "=key", tmp_path / "names" / ".later"
+        entry.rename(hidden)
+        lock = locked_file(tmp_path / "names" / ".lock")
+        found: list[Entry | None] = []
+
+        async def look() -> None:
+            found.append(await b.get("key"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await wait_all_tasks_blocked()
+            hidden.rename(entry)
+            os.close(lock)
+        assert found == [first]
+        assert (await b.age()).made == inf
+
+
+async def test_entries_of_a_version_without_marks_get_them_with_their_renewal(
+    tmp_path: Path,
+) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        first = await a.put("key", b"value", 0)
+        shutil.rmtree(tmp_path / "names" / ".held")
+        assert await b.get("key") == first
+        assert (await b.age()).made == inf
+        await a.put("key", b"value", first.revision)
+        remove_entries(tmp_path)
+        assert await b.get("key") is None
+        assert (await b.age()).made < 600
 
 
 async def test_no_lease_outlives_a_restart_of_the_machine(
@@ -146,6 +257,7 @@ async def test_a_lease_that_could_not_be_renewed_is_not_given_out_on_a_full_disk
         with pytest.raises(StoreError, match="No space left on device"):
             await store.put("key", b"value", 0)
         assert await store.get("key") is None
+        assert (await store.age()).made == inf
         # Nothing is left behind, and all is well when there is room again.
         disk.room += 1
         again = await store.put("key", b"value", 0)

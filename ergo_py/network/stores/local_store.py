@@ -1,5 +1,8 @@
 """`LocalStore`: the store of a `Local` network: small files in its directory, and locks on files.
 
+Each entry has a mark in a hidden directory, and the release of its name removes both. A mark
+without an entry tells that someone has removed the file of a name that may be held.
+
 A lock (``flock``) makes a comparison and the write after it a single step. Another lock belongs to
 a node for as long as its program runs: so other nodes know at once that the program has ended. It
 is beside the directory of the entries, so that it outlives their loss.
@@ -49,13 +52,17 @@ class LocalStore:
         """As :meth:`Store.get`."""
         await trio.lowlevel.checkpoint()
         try:
-            return self._read(key)
+            found = self._read(key)
+            if found is not None or not self._is_lost(key):
+                return found
         except OSError as error:
             raise self._error(error) from None
+        # Another program may just be writing it.
+        return await self._locked(lambda: self._read(key), key)
 
     async def put(self, key: str, value: bytes, revision: int) -> Entry:
         """As :meth:`Store.put`."""
-        return await self._locked(lambda: self._replace(key, value, revision))
+        return await self._locked(lambda: self._replace(key, value, revision), key)
 
     async def delete(self, key: str, revision: int) -> None:
         """As :meth:`Store.delete`."""
@@ -76,19 +83,39 @@ class LocalStore:
     def _born(self) -> Path:
         return self._directory / ".born"
 
-    def _note_birth(self) -> None:
-        """Write down when the directory was made, if it is new. It is of no age if no program runs
-        that has used an earlier directory: then no lease was lost with it.
+    def _note_birth(self, key: str) -> None:
+        """Write down when the directory was made, if it is new. It is new again when the entry of a
+        key was removed by something else than a release.
+
+        It is of no age if no program runs that has used an earlier directory: then no lease was
+        lost with it.
         """
         try:
             self._age()
+            is_new = bool(key) and self._is_lost(key)
         except (FileNotFoundError, ValueError):
+            is_new = True
+        if is_new:
             is_first = not self._has_used and not any(map(_is_used, self._presences()))
             born = -inf if is_first else time.monotonic()
             self._write(self._born, f"{_boot()} {born}".encode("ascii"))
+            for mark in self._marks.glob("=*"):
+                if not (self._directory / mark.name).exists():
+                    mark.unlink()
         if not self._has_used:
             os.pwrite(self._presence_lock, b"1", 0)
             self._has_used = True
+
+    @property
+    def _marks(self) -> Path:
+        return self._directory / ".held"
+
+    def _mark(self, key: str) -> Path:
+        return self._marks / self._file(key).name
+
+    def _is_lost(self, key: str) -> bool:
+        """Whether a key has a mark and no entry."""
+        return self._mark(key).exists() and not self._file(key).exists()
 
     def _read(self, key: str) -> Entry | None:
         try:
@@ -108,11 +135,15 @@ class LocalStore:
     def _replace(self, key: str, value: bytes, revision: int) -> Entry:
         self._check(key, revision)
         data = b"%0*d" % (_REVISION, self._next_revision()) + value
+        # Before the entry: a program that is killed in between leaves a mark that delays the name,
+        # and never an entry whose loss nobody notices.
+        self._marks.mkdir(mode=0o700, exist_ok=True)
+        self._mark(key).touch()
         if revision:
             self._write(self._file(key), data)
         else:
-            self._write_first(self._file(key), data)
-        for path in (self._presence, self._born, self._lock):
+            self._write_first(key, data)
+        for path in (self._presence, self._born, self._lock, self._marks):
             with suppress(OSError):
                 os.utime(path)  # so that no cleaner of temporary files removes it
         fresh = int(data[:_REVISION])
@@ -131,14 +162,18 @@ class LocalStore:
         self._write(path, b"%d" % fresh)
         return fresh
 
-    def _write_first(self, path: Path, data: bytes) -> None:
+    def _write_first(self, key: str, data: bytes) -> None:
         """Write an entry if there is room to renew it, too. On a full disk, a removed entry would
         make room for a lease that cannot be renewed, again and again.
         """
+        path = self._file(key)
         spare = path.with_name(f".{os.getpid()}+{id(self):x}+spare")
         try:
             spare.write_bytes(data)
             self._write(path, data)
+        except OSError:
+            self._mark(key).unlink(missing_ok=True)
+            raise
         finally:
             spare.unlink(missing_ok=True)
 
@@ -153,10 +188,13 @@ class LocalStore:
 
     def _remove(self, key: str, revision: int) -> None:
         self._check(key, revision)
+        self._mark(key).unlink(missing_ok=True)
         self._file(key).unlink(missing_ok=True)
 
-    async def _locked(self, function: Callable[[], T]) -> T:
-        """Call a function while no other program does."""
+    async def _locked(self, function: Callable[[], T], key: str = "") -> T:
+        """Call a function while no other program does. Looks before whether the entry of the key
+        was lost.
+        """
         end = time.monotonic() + TIMEOUT
         while True:
             await trio.lowlevel.checkpoint()
@@ -164,7 +202,7 @@ class LocalStore:
                 self._prepare()
                 lock = locked_file(self._lock)
                 try:
-                    self._note_birth()
+                    self._note_birth(key)
                     return function()
                 finally:
                     os.close(lock)
