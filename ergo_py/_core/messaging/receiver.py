@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, cast
 
 from trio.lowlevel import Task
 
-from ..runtime.cancel_scopes import CancelScopes
+from ..runtime.cancel_scopes import CancelScopes, Killing
 from ..runtime.parking import TaskPlaceholder
 from ..tables.callbacks import Callbacks
 from ..tables.mailbox import Mailbox
@@ -127,6 +127,14 @@ class Stoppable(Protocol):
     def reason(self) -> Reason | None:
         """The reason with which it ended or is ending."""
         ...
+
+    @property
+    def killer(self) -> Killing | None:
+        """The kill of a whole tree that it belongs to, if any."""
+        ...
+
+    def join_killing(self, killing: Killing) -> None:
+        """Note the kill of a whole tree that it belongs to."""
 
     @property
     def owned(self) -> "Mapping[object, Stoppable] | None":

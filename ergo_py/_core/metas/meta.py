@@ -16,6 +16,7 @@ from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import LANES, Router, check_priority
 from ..messaging.waiters import TaskWaiter
 from ..runtime.bridge import get_ident
+from ..runtime.cancel_scopes import Killing
 from ..runtime.parking import park_as, wake
 from ..tables.callbacks import META_CALLBACKS
 from ..tables.mailbox import Mailbox
@@ -531,6 +532,15 @@ class Meta:
         self.ending.kill()
 
     force_end = kill
+
+    @property
+    def killer(self) -> Killing | None:
+        """The kill of a whole tree that it belongs to, if any."""
+        return self.ending.killer
+
+    def join_killing(self, killing: Killing) -> None:
+        """Note the kill of a whole tree that it belongs to."""
+        self.ending.join_killing(killing)
 
     def is_unborn_in(self, _task: object) -> bool:
         """Always False: the spawn of a meta-process does its own cleanup."""

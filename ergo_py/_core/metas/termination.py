@@ -17,6 +17,7 @@ from trio.lowlevel import enable_ki_protection
 from ..messaging.observer import Stopped
 from ..processes.ownership import kill_all, stop_all
 from ..processes.unhandled_messages import discard, refuse
+from ..runtime.cancel_scopes import Killing
 from ..runtime.detached_task import DetachedTask, is_cut_off
 from ..runtime.time_limit import TimeLimit, wait_within
 from ..runtime.time_slices import at_once, in_slices
@@ -95,6 +96,7 @@ class Ending:
         "blameless",
         "draining",
         "gone",
+        "killer",
         "kills",
         "meta",
         "phase",
@@ -116,6 +118,7 @@ class Ending:
         self.step_limit: TimeLimit | None = None
         """The limit of the step in progress."""
         self.kills: int = 0
+        self.killer: Killing | None = None
         self.gone: trio.Event = trio.Event()
         """Set when everything is released, and every watcher notified."""
 
@@ -249,6 +252,10 @@ class Ending:
             await wait_within(self.meta.options.stop_timeout, self.gone.wait)
             await self.abandon()
         await self.gone.wait()
+
+    def join_killing(self, killing: Killing) -> None:
+        """Note the kill of a whole tree that it belongs to."""
+        self.killer = killing
 
     def stop_draining(self) -> None:
         """Leave the rest of the accepted messages unhandled: a callback has failed, or the

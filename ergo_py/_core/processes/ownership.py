@@ -10,6 +10,7 @@ import trio
 
 from ..messaging.receiver import Stoppable
 from ..messaging.requests import RequestCaller
+from ..runtime.cancel_scopes import Killing
 from ..runtime.time_slices import in_slices
 from ..tables.child_slot import ChildSlot
 from ..tables.timers import Owned
@@ -22,7 +23,7 @@ from .lifecycle import Lifecycle
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["MANY", "Owner", "kill_all", "stop_all"]
+__all__ = ["MANY", "Owner", "kill_all", "kill_rest", "stop_all"]
 
 S = TypeVar("S", bound=Stoppable)
 
@@ -188,16 +189,50 @@ async def kill_all(owned: dict[object, S], *, kills: int = 2) -> None:
     """Kill children and meta-processes, and everything below them, without a graceful shutdown.
     Abandon those that survive the kills.
     """
-    for _ in range(kills):
-        await in_slices(_force_ends(_levels(owned)))
-        with trio.move_on_after(GRACE):
+    await _kill_all(owned, kills, spares=False)
+
+
+async def kill_rest(owned: dict[object, S]) -> None:
+    """As :func:`kill_all`, for a process that was killed while it waited for its children.
+
+    Mostly an owner above kills all of them already, and abandons those that survive. If each
+    process of a deep chain killed all below it once more, that would be quadratic.
+    """
+    killers = {child.killer for child in owned.values()}
+    killer = killers.pop()
+    if killer is not None and not killers:
+        with killer.while_it_lasts():
             await _wait_until_gone(list(owned.values()))
             owned.clear()
-            return
+    if owned:
+        await _kill_all(owned, 2, spares=True)
+
+
+async def _kill_all(owned: dict[object, S], kills: int, *, spares: bool) -> None:
+    """With ``spares``, the kills leave out those that another task kills."""
+    killing = Killing()
+    try:
+        for _ in range(kills):
+            levels = _levels(owned, killing if spares else None)
+            for level in levels:
+                for child in level:
+                    child.join_killing(killing)
+            await in_slices(_force_ends(levels))
+            with trio.move_on_after(GRACE):
+                await _wait_until_gone(list(owned.values()))
+                owned.clear()
+                return
+        await _abandon_all(_levels(owned))
+        owned.clear()
+    finally:
+        killing.end()
+
+
+async def _abandon_all(levels: list[list[Stoppable]]) -> None:
     # Abandon the lowest level first: a process that only waited for its children then ends by
     # itself.
     patience = 0.0
-    for level in reversed(_levels(owned)):
+    for level in reversed(levels):
         with trio.move_on_after(patience):
             await _wait_until_gone(level)
             continue
@@ -205,7 +240,6 @@ async def kill_all(owned: dict[object, S], *, kills: int = 2) -> None:
             for child in level:
                 nursery.start_soon(child.abandon)
         patience = GRACE
-    owned.clear()
 
 
 def _force_ends(levels: list[list[Stoppable]]) -> Iterator[None]:
@@ -221,14 +255,24 @@ def _force_ends(levels: list[list[Stoppable]]) -> Iterator[None]:
             yield
 
 
-def _levels(owned: Mapping[object, Stoppable]) -> list[list[Stoppable]]:
-    """The children and meta-processes in ``owned``, those below them, and so on, level by level."""
+def _levels(
+    owned: Mapping[object, Stoppable], killing: Killing | None = None
+) -> list[list[Stoppable]]:
+    """The children and meta-processes in ``owned``, those below them, and so on, level by level.
+    With ``killing``, without those that another task kills, and without those below them.
+    """
     levels = []
     level: list[Stoppable] = list(owned.values())
     while level:
+        if killing is not None:
+            level = [child for child in level if not _is_killed_beside(child.killer, killing)]
         levels.append(level)
         level = [inner for child in level for inner in (child.owned or {}).values()]
     return levels
+
+
+def _is_killed_beside(killer: Killing | None, killing: Killing) -> bool:
+    return killer is not None and killer is not killing and not killer.is_over
 
 
 async def _wait_until_gone(children: Iterable[Stoppable]) -> None:

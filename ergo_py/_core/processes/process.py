@@ -17,7 +17,7 @@ from ..messaging.receiver import NO_RECEIVER, AnyProcess, Stoppable
 from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
-from ..runtime.cancel_scopes import CancelScopes, left_open
+from ..runtime.cancel_scopes import CancelScopes, Killing, left_open
 from ..runtime.parking import PARKED, TaskPlaceholder
 from ..tables.callbacks import Callbacks, check_plain, check_waiting, runs_callbacks
 from ..tables.child_slot import ChildSlot
@@ -564,6 +564,15 @@ class Process(Owner):
             self.wake()
         else:
             self.turn.cancel()
+
+    @property
+    def killer(self) -> Killing | None:
+        """The kill of a whole tree that it belongs to, if any."""
+        return None if self.ending is None else self.ending.killer
+
+    def join_killing(self, killing: Killing) -> None:
+        """Note the kill of a whole tree that it belongs to."""
+        self.to_end().join_killing(killing)
 
     def force_end(self) -> None:
         """Kill the process because it ignored the exit signal."""

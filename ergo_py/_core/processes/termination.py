@@ -11,6 +11,7 @@ from trio.lowlevel import Task, checkpoint, current_task
 from ..messaging.observer import Stopped
 from ..messaging.publisher import PROCESS_ENDED
 from ..messaging.requests import RequestCaller
+from ..runtime.cancel_scopes import Killing
 from ..runtime.time_limit import wait_within
 from ..runtime.time_slices import at_once, in_slices
 from ..tables.child_slot import Fate
@@ -23,7 +24,7 @@ from ..vocabulary.messages import GroupLeft
 from ..vocabulary.reasons import Killed, Reason, Shutdown, is_failure
 from ..vocabulary.states import STOPPING, TERMINATED
 from .last_callback import GRACE, LastCallback, run_plain
-from .ownership import MANY, kill_all, stop_all
+from .ownership import MANY, kill_all, kill_rest, stop_all
 from .unhandled_messages import answer, close_slots, drop_slots
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Ending:
     none until something needs it, and drops it when it is gone.
     """
 
-    __slots__ = ("_process", "_scope", "_sessions_over", "abandoned", "forced", "over")
+    __slots__ = ("_process", "_scope", "_sessions_over", "abandoned", "forced", "killer", "over")
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -49,6 +50,7 @@ class Ending:
         """Set when the sessions of its servers have ended. They are stopped first when the process
         ends, and have their own time limits.
         """
+        self.killer: Killing | None = None
         self.forced: bool = False
         """Whether the process had to be killed, a kill interrupted a last callback, or background
         tasks were cut off.
@@ -85,7 +87,7 @@ class Ending:
                 if process.owned:
                     # Killed while it waited for its children. They end with it, and faster.
                     with trio.CancelScope(shield=True):
-                        await kill_all(process.owned)
+                        await kill_rest(process.owned)
             if "terminate" in process.callbacks.defined and not self.abandoned:
                 await self._call_last("terminate", reason)
             # Mostly there is little to release, and termination pays only for these checks.
@@ -188,6 +190,10 @@ class Ending:
         if self._process.state is not STOPPING:
             self.forced = True
         self._process.kill()
+
+    def join_killing(self, killing: Killing) -> None:
+        """Note the kill of a whole tree that it belongs to."""
+        self.killer = killing
 
     def cut_short(self) -> None:
         """Cancel the step in progress: the process was killed again while it ended."""

@@ -1,15 +1,16 @@
 """`CancelScopes`: the cancel scopes and nurseries that a task has open. It closes those that a
-callback leaked.
+callback leaked. `Killing` tells the processes of a tree that someone kills all of them.
 
 trio expects the code that opened a scope to close it, in order. If a callback enters a scope and
 returns, the kernel's next steps in this task run inside the scope. trio notices only when the task
 ends, and raises the error in the nursery that holds the task: the nursery of the whole node.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from trio import Nursery
+from trio import CancelScope, Nursery
 from trio.lowlevel import Task, current_task, in_trio_task
 
 from ..vocabulary.errors import CallbackError
@@ -17,7 +18,7 @@ from ..vocabulary.errors import CallbackError
 if TYPE_CHECKING:
     from trio._core._run import CancelStatus
 
-__all__ = ["ADVICE", "CancelScopes", "close_coroutine", "is_being_closed", "left_open"]
+__all__ = ["ADVICE", "CancelScopes", "Killing", "close_coroutine", "is_being_closed", "left_open"]
 
 ADVICE: Final = (
     "leave it before the callback returns, with `async with` or `with`;"
@@ -131,3 +132,32 @@ def is_being_closed(task: object) -> bool:
     ``GeneratorExit``, too.
     """
     return bool(_closing) or not in_trio_task() or current_task() is not task
+
+
+class Killing:
+    """A kill of a whole tree, as far as those below need to know."""
+
+    __slots__ = ("_scopes", "is_over")
+
+    def __init__(self) -> None:
+        self.is_over: bool = False
+        """Whether nobody kills any more."""
+        self._scopes: set[CancelScope] = set()
+
+    @contextmanager
+    def while_it_lasts(self) -> Iterator[None]:
+        """Cancel the block when nobody kills any more, perhaps without success."""
+        with CancelScope() as scope:
+            if self.is_over:
+                scope.cancel()
+            self._scopes.add(scope)
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+
+    def end(self) -> None:
+        """Nobody kills any more."""
+        self.is_over = True
+        for scope in tuple(self._scopes):
+            scope.cancel()

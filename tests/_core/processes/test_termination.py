@@ -31,6 +31,7 @@ from ergo_py import (
 )
 from ergo_py._core.processes.ownership import _force_ends, kill_all
 from ergo_py._core.runtime import time_slices as time_slices_module
+from ergo_py._core.runtime.cancel_scopes import Killing
 from ergo_py.info import State
 from tests.actors import Failed, Puppet, Recorder, Shielded, SlowEnd, Stubborn, Witness
 from tests.meta.support import meta_of
@@ -1285,3 +1286,63 @@ async def test_a_process_in_a_long_chain_of_generations_stops_in_few_steps(
     long = await stop_chain(100)
 
     assert long <= 1.1 * short
+
+
+@pytest.mark.parametrize("step", [0.01, 0.002])
+async def test_a_chain_is_killed_in_few_steps_if_its_last_process_ends_late(
+    mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    """All limits of the chain expire in about the same moment."""
+    cancel, cancelled = trio.CancelScope.cancel, 0
+
+    def count(scope: trio.CancelScope, reason: str | None = None) -> None:
+        nonlocal cancelled
+        cancelled += 1
+        cancel(scope, reason)
+
+    class Chained(Actor):
+        async def handle_call(self, request: Any, caller: Caller) -> PID:
+            return await self.spawn(Last if request == "last" else Chained, shutdown=1.0)
+
+    class Last(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep_forever()
+
+    async def pass_time() -> None:
+        while True:
+            mock_clock.jump(step)
+            await trio.lowlevel.checkpoint()
+
+    generations = 100
+    async with trio.open_nursery() as nursery:
+        async with running_node() as node:
+            youngest = await node.spawn(Chained, shutdown=1.0)
+            for _ in range(generations - 2):
+                youngest = await node.call(youngest, "one more")
+            await node.call(youngest, "last")
+            await wait_all_tasks_blocked()
+            nursery.start_soon(pass_time)
+            monkeypatch.setattr(trio.CancelScope, "cancel", count)
+        monkeypatch.undo()
+        nursery.cancel_scope.cancel()
+
+    assert node.processes() == []
+    assert generations / 2 <= cancelled <= 8 * generations
+
+
+async def test_a_wait_for_the_kill_of_a_tree_ends_with_that_kill() -> None:
+    killing, steps = Killing(), 0
+
+    async def wait() -> None:
+        nonlocal steps
+        with killing.while_it_lasts():
+            await trio.sleep_forever()
+        steps += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert steps == 0
+        killing.end()
+    await wait()
+    assert steps == 2
