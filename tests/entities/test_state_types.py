@@ -2,14 +2,15 @@
 
 import sys
 import typing
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
-from itertools import permutations
+from enum import Enum, StrEnum
+from itertools import permutations, product
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -22,6 +23,11 @@ from ergo_py.entities.state_types import StateType
 
 class Colour(Enum):
     RED = "red"
+    BLUE = "blue"
+
+
+class Number(Enum):
+    ONE = 1
 
 
 class Point(NamedTuple):
@@ -89,6 +95,245 @@ def test_every_state_that_is_stored_is_loaded_as_it_was(state: Simple) -> None:
     kind = StateType(Simple)
     encoded = kind.encode(state)
     assert kind.load(encoded) == state
+
+
+@dataclass
+class Child:
+    a: int = 0
+
+
+@dataclass
+class Grandchild(Child):
+    b: int = 0
+
+
+class Named(Inner):
+    title: str = ""
+
+
+class Marks(TypedDict, total=False):
+    x: int
+
+
+class IntLike(int):
+    """A number of another class."""
+
+
+class Word(StrEnum):
+    YES = "yes"
+
+
+@dataclass
+class Many(Child):
+    price: Decimal = Decimal(0)
+    when: datetime | None = None
+    clock: time = time()
+    child: Child = field(default_factory=Child)
+    children: list[Child] = field(default_factory=list)
+    by_name: dict[str, Child] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    tags: set[str] = field(default_factory=set)
+    pair: tuple[int, Child | None] = (0, None)
+    rest: tuple[float, ...] = ()
+    share: float = 0.0
+    data: bytes = b""
+    word: str = ""
+    mode: Literal["yes", "no"] = "no"
+    small: Annotated[int, msgspec.Meta(ge=0)] = 0
+    colour: Colour = Colour.RED
+    point: Point = ORIGIN
+    marks: Marks = field(default_factory=Marks)
+    inner: Inner = field(default_factory=Inner)
+
+
+@dataclass
+class MoreOfMany(Many):
+    more: int = 0
+
+
+def _many(**fields: Any) -> Many:
+    state = Many()
+    for name, value in fields.items():
+        setattr(state, name, value)
+    return state
+
+
+_SECONDS = timezone(timedelta(minutes=53, seconds=28))  # as before there were zones of time
+
+
+@pytest.mark.parametrize(
+    "fields, text",
+    [
+        ({"price": "1.50"}, "price: got '1.50', which is a str; here is a Decimal"),
+        ({"when": "2020-01-01T00:00:00Z"}, r"when: .* write datetime.fromisoformat\("),
+        ({"clock": time(1, tzinfo=_SECONDS)}, "clock has an offset with seconds"),
+        ({"clock": "01:00:00"}, "clock: .* here is a time"),
+        ({"child": {"a": 1}}, "child: got .* which is a dict; here is a Child"),
+        ({"child": Grandchild(1, 2)}, r"child: .*Grandchild; .* a subclass .* write Child\("),
+        ({"children": [Child(), Grandchild()]}, r"children\[1\]: .*Grandchild"),
+        ({"children": (Child(),)}, r"children: .*tuple; here is a list\[.*Child\]"),
+        ({"children": [{"a": 1}]}, r"children\[0\]: .*dict"),
+        ({"by_name": {"x": Child(), "y": Grandchild()}}, r"by_name\['y'\]: .*Grandchild"),
+        ({"by_name": {Word.YES: Child()}}, "by_name.*Word"),
+        ({"by_name": {"x": Child(None)}}, r"by_name\['x'\].a: "),  # type: ignore[arg-type]
+        ({"counts": {"x": Number.ONE}}, r"counts\['x'\]: .*Number; here is a int"),
+        ({"counts": defaultdict(int, x=1)}, r"counts: .*defaultdict; here is a dict\[str, int\]"),
+        ({"tags": ["a", "a"]}, r"tags: .*list; here is a set\[str\], .* write set\("),
+        ({"tags": frozenset("a")}, "tags: .*frozenset"),
+        ({"pair": [1, None]}, "pair: .*list; here is a tuple"),
+        ({"pair": (1, Grandchild())}, r"pair\[1\]: .*Grandchild"),
+        ({"pair": Point(1, 2)}, "pair: .*Point"),
+        ({"rest": (0.5, 1)}, r"rest\[1\]: got 1, which is a int; here is a float.*write float\("),
+        ({"share": 3}, r"share: got 3, .* write float\("),
+        ({"data": bytearray(b"x")}, r"data: .* write bytes\("),
+        ({"word": Word.YES}, "word: .*Word"),
+        ({"word": UUID(int=0)}, "word: .*UUID"),
+        ({"mode": Word.YES}, "mode: .*Word"),
+        ({"mode": "other"}, "mode"),
+        ({"small": -1}, "small"),
+        ({"small": IntLike(1)}, "small: .*IntLike"),
+        ({"a": Number.ONE}, "a: .*Number"),
+        ({"a": None}, "a: got None, .* here is a int"),
+        ({"a": Decimal(1)}, "a: .*Decimal"),
+        ({"colour": "blue"}, r"colour: .* write Colour\("),
+        ({"point": (1, 2)}, "point: .*tuple; here is a Point"),
+        ({"point": Point(1, 0.5)}, "point.y: "),  # type: ignore[arg-type]
+        ({"marks": {"x": 1, "y": 2}}, "marks has the key 'y', which Marks does not have"),
+        ({"marks": {Word.YES: 2}}, "marks has the key"),
+        ({"marks": {"x": "1"}}, "marks.x: "),
+        ({"inner": Named("a", "b")}, "inner: .*Named"),
+    ],
+)
+def test_a_value_that_is_loaded_as_another_is_refused(fields: dict[str, Any], text: str) -> None:
+    kind = StateType(Many)
+
+    with pytest.raises(StateTypeError, match=text):
+        kind.encode(_many(**fields), kind.encode(kind.new()))
+
+
+@pytest.mark.parametrize(
+    "state, text",
+    [
+        (MoreOfMany(), "MoreOfMany; here is a Many"),
+        (Child(), "got .*Child; here is a Many"),
+        ({"a": 1}, "got .*dict; here is a Many"),
+        (msgspec.msgpack.decode(msgspec.msgpack.encode(Many())), "got .*dict; here is a Many"),
+    ],
+)
+def test_a_state_of_another_class_is_refused(state: object, text: str) -> None:
+    kind = StateType(Many)
+
+    for before in (None, kind.encode(Many())):
+        with pytest.raises(StateTypeError, match=text):
+            kind.encode(state, before)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"colour": "red"}, {"child": {"a": 0}}, {"pair": [0, None]}, {"price": "0"}]
+)
+def test_a_value_of_another_type_is_refused_also_if_its_bytes_are_the_same(
+    fields: dict[str, Any],
+) -> None:
+    kind = StateType(Many)
+    before = kind.encode(kind.new())
+    assert kind.encode(Many(), before) is before
+
+    with pytest.raises(StateTypeError, match=next(iter(fields))):
+        kind.encode(_many(**fields), before)
+
+
+def test_a_number_alone_is_a_state() -> None:
+    kind = StateType(int)
+    assert kind.load(kind.encode(5, kind.encode(kind.new()))) == 5
+
+    with pytest.raises(StateTypeError, match="got 'five', which is a str; here is a int"):
+        kind.encode("five")
+
+
+def test_a_state_that_misses_a_value_is_refused() -> None:
+    state = Many()
+    del state.children
+
+    with pytest.raises(StateTypeError, match=r"it misses a field: .*children"):
+        StateType(Many).encode(state)
+
+
+def test_a_state_that_contains_itself_is_refused() -> None:
+    state = Branch()
+    state.next = state
+
+    with pytest.raises(StateTypeError, match="cannot be stored as a Branch"):
+        StateType(Branch).encode(state)
+
+
+def test_values_of_the_types_of_their_fields_are_loaded_as_they_were() -> None:
+    kind = StateType(Many)
+    state = _many(
+        when=datetime(2026, 7, 1, tzinfo=ZoneInfo("Europe/Berlin")),
+        clock=time(1, tzinfo=UTC),
+        children=[Child(1)],
+        by_name={"x": Child(2)},
+        counts={"x": 1},
+        tags={"a", "b"},
+        pair=(1, Child()),
+        rest=(0.5,),
+        marks={"x": 1},
+    )
+
+    for _ in range(2):  # also with types that are known
+        assert kind.load(kind.encode(state)) == state
+
+
+_Options: Any = dataclass(
+    type(
+        "Options",
+        (),
+        {"__annotations__": {f"f{n}": int | None for n in range(7)}}
+        | dict.fromkeys([f"f{n}" for n in range(7)]),
+    )
+)
+
+
+def test_a_class_with_many_optional_fields_is_stored_with_each_of_them() -> None:
+    kind = StateType(_Options)
+
+    for values in product((None, 1), repeat=7):
+        state = _Options(*values)
+        assert kind.load(kind.encode(state)) == state
+    with pytest.raises(StateTypeError, match="f6"):
+        kind.encode(_Options(1, 1, 1, 1, 1, 1, ""))
+
+
+@dataclass
+class Half:
+    amount: float = 0
+
+
+def test_a_default_of_another_type_is_refused_when_the_class_is_defined() -> None:
+    with pytest.raises(StateTypeError, match=r"Half\(\) has a wrong default: amount: got 0"):
+        StateType(Half)
+
+
+@dataclass
+class Trimmed:
+    name: str = ""
+    tags: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.name = self.name.strip()
+        if self.name == "?":
+            raise LookupError(self.name)
+
+
+def test_a_value_that_post_init_changes_is_refused_until_it_is_called() -> None:
+    kind, state = StateType(Trimmed), Trimmed("a", set("abcdefgh"))
+    assert kind.load(kind.encode(state)) == state
+    state.name = " b "
+
+    with pytest.raises(StateTypeError, match="`__post_init__` changes values"):
+        kind.encode(state)
+    state.__post_init__()
+    assert kind.load(kind.encode(state)) == state
 
 
 @dataclass
