@@ -630,8 +630,8 @@ FAULTS = (
     Planted(
         "a default that was taken is not stored",
         *(versions, STATE_TYPES),
-        "            _complete(state)\n\n",
-        "            pass\n\n",
+        "            self._parts.complete(state)\n            if",
+        "            if",
     ),
     Planted(
         "an upgraded state is not the result of upgrade",
