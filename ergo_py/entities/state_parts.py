@@ -74,6 +74,8 @@ class StateParts:
             self.classes, self.known = root.classes, root.known
         self.is_flat: Final = isinstance(root, _Object) and not root.parts
         """Whether no field has values inside."""
+        self.completes: Final = any(part.completes for part in parts)
+        """Whether an object may have a default that is not stored: of a field without init."""
         self.reloads: Final = any(part.reloads for part in parts)
         """Whether ``__post_init__`` of a part can change what is loaded."""
         self.is_round: Final = (
@@ -203,6 +205,7 @@ class _Part(Generic[_T]):
     """Values of one class that have values inside, or that are not always loaded as they were."""
 
     reloads = False
+    completes = False
     missing: "list[dataclasses.Field[Any]]"
     places: "list[_Place]"
 
@@ -296,6 +299,7 @@ class _Object(_Part[object]):
         self.parts: list[tuple[Callable[[object], object], _Place, str]] = []
         """The fields with values inside."""
         self.missing = left_out(cls)
+        self.completes = any(not field.init for field in self.missing)
         self.reloads = hasattr(cls, "__post_init__")
 
     def ready(self, places: "Iterable[_Place]") -> None:

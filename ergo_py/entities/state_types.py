@@ -95,6 +95,8 @@ class StateType:
                 f"{self.name}() raises {type(error).__name__}: {error}; a new entity starts with "
                 f"{self.name}(), so give every field a default"
             ) from error
+        if self._parts.completes:
+            self._parts.complete(state)
         return state
 
     def encode(self, state: object, before: bytes | None = None) -> bytes:
@@ -107,6 +109,8 @@ class StateType:
         """
         parts = self._parts
         try:
+            if parts.completes:
+                parts.complete(state)
             encoded = _encode(state)
             same = before if encoded == before else None
             if same is not None and parts.is_plain and type(state) is self.cls:

@@ -305,6 +305,28 @@ def test_a_class_with_many_optional_fields_is_stored_with_each_of_them() -> None
 
 
 @dataclass
+class Counted:
+    text: str = ""
+    uses: int = field(default=5, init=False)
+
+
+@dataclass
+class AllCounted:
+    first: Counted = field(default_factory=Counted)
+    counted: dict[str, Counted] = field(default_factory=dict)
+
+
+def test_a_default_of_a_field_without_init_is_stored_at_once() -> None:
+    kind, stored = StateType(AllCounted), {"text": "", "uses": 5}
+
+    new = msgspec.msgpack.decode(kind.encode(kind.new()))
+    changed = msgspec.msgpack.decode(kind.encode(AllCounted(counted={"a": Counted()})))
+
+    assert new == {"first": stored, "counted": {}}
+    assert changed == {"first": stored, "counted": {"a": stored}}
+
+
+@dataclass
 class Half:
     amount: float = 0
 
