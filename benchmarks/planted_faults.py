@@ -612,7 +612,7 @@ FAULTS = (
         "an unknown field of a state is dropped",
         *(bank, STATE_TYPES),
         "        if unknown:\n",
-        "        if not data:\n",
+        "        if unknown is None:\n",
     ),
     Planted(
         "a start loads entities without work to do",
@@ -625,18 +625,18 @@ FAULTS = (
         "a row of a newer class is loaded without its further fields",
         *(versions, STATE_TYPES),
         "        if unknown:\n",
-        "        if not data:\n",
+        "        if unknown is None:\n",
     ),
     Planted(
         "a default that was taken is not stored",
         *(versions, STATE_TYPES),
-        "            self._parts.complete(state)\n            if",
-        "            if",
+        "            self._parts.complete(state)\n            again",
+        "            again",
     ),
     Planted(
         "an upgraded state is not the result of upgrade",
         *(versions, STATE_TYPES),
-        "            return self._converted(upgraded)\n",
+        "            return self._converted(_encode(upgraded))\n",
         "            return self.new()\n",
     ),
     Planted(

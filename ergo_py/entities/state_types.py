@@ -15,6 +15,7 @@ from typing import (
     Any,
     Final,
     Literal,
+    TypeAlias,
     Union,
     get_args,
     get_origin,
@@ -144,36 +145,37 @@ class StateType:
             ValueError: the data does not fit, and there is no ``upgrade`` that makes it fit.
         """
         try:
-            state = self._decode(encoded)
-            self._parts.complete(state)
-            if _encode(state) == encoded:
-                return state  # no field is missing or unknown
-        except msgspec.MsgspecError:
-            pass
-        data = _decode_any(encoded)
-        try:
-            return self._converted(data)
+            return self._converted(encoded)
         except ValueError:
             upgrade = getattr(self.cls, "upgrade", None)
             if upgrade is None:
                 raise
+            try:
+                data = _decode_any(encoded)
+            except Exception as error:
+                raise ValueError(str(error)) from None
         try:
             upgraded = upgrade(data)
         except Exception as error:
             raise ValueError(f"upgrade raised {type(error).__name__}: {error}") from error
         try:
-            return self._converted(upgraded)
+            return self._converted(_encode(upgraded))
         except Exception as error:  # also of numbers without an encoding, and of cycles
             raise ValueError(f"the result of upgrade does not fit: {error}") from None
 
-    def _converted(self, data: object) -> Any:
+    def _converted(self, encoded: bytes) -> Any:
         try:
-            state = self._decode(_encode(data))
+            state = self._decode(encoded)
             self._parts.complete(state)
-        except (msgspec.ValidationError, TypeError) as error:
+            again = _encode(state)
+            if again == encoded:
+                return state  # no field is missing or unknown
+            # msgspec drops fields that a class does not have.
+            unknown = _unknown(_decode_any(encoded), _decode_any(again))
+        except msgspec.MsgspecError as error:
             raise ValueError(str(error)) from None
-        # msgspec drops fields that a class does not have.
-        unknown = _unknown(data, _decode_any(_encode(state)), "")
+        except Exception as error:  # of `__post_init__`
+            raise ValueError(f"{type(error).__name__}: {error}") from error
         if unknown:
             raise ValueError(f"it has the unknown field {unknown}")
         return state
@@ -187,32 +189,52 @@ def _compare(state: object, again: object) -> None:
         )
 
 
-def _unknown(data: object, kept: object, path: str) -> str:
-    """The path of the first part of ``data`` that is not in ``kept``; empty if there is none."""
-    if isinstance(data, dict):
-        if not isinstance(kept, dict):
-            return path or "."
-        others = kept
-        if not data.keys() <= kept.keys():  # a key may be a set
-            others = {_unordered(key): value for key, value in kept.items()} | kept
-        for key, value in data.items():
-            where = f"{path}.{key}" if path else str(key)
-            name = key if key in kept else _unordered(key)
-            if name not in others:
-                return where
-            if found := _unknown(value, others[name], where):
-                return found
-    elif isinstance(data, list):
-        if not isinstance(kept, list) or len(kept) < len(data):
-            return path or "."
-        if _unordered(data) == _unordered(kept):
-            return ""
-        for number, (value, other) in enumerate(zip(data, kept, strict=False)):
-            if isinstance(value, dict | list) and (
-                found := _unknown(value, other, f"{path}[{number}]")
-            ):
-                return found
+_Path: TypeAlias = "tuple[_Path, str] | None"
+
+
+def _unknown(data: object, kept: object) -> str:
+    """The path of a part of ``data`` that is not in ``kept``; empty if there is none. What is equal
+    is compared by Python itself: most of a state is.
+    """
+    todo: list[tuple[_Path, object, object]] = [(None, data, kept)]
+    while todo:
+        path, data, kept = todo.pop()
+        if data == kept:
+            continue
+        if isinstance(data, dict):
+            if not isinstance(kept, dict):
+                return _written(path)
+            if data.items() <= kept.items():
+                continue  # only defaults are missing
+            others = kept
+            if not data.keys() <= kept.keys():  # a key may be a set
+                others = {_unordered(key): value for key, value in kept.items()} | kept
+            for key, value in data.items():
+                name = key if key in kept else _unordered(key)
+                where = (path, f".{key}")
+                if name not in others:
+                    return _written(where)
+                todo.append((where, value, others[name]))
+        elif isinstance(data, list):
+            if not isinstance(kept, list) or len(kept) < len(data):
+                return _written(path)
+            has_dict = any(isinstance(each, dict) for each in data)  # no set has one
+            if has_dict or _unordered(data) != _unordered(kept):
+                pairs = zip(data, kept, strict=False)
+                todo.extend(
+                    ((path, f"[{number}]"), value, other)
+                    for number, (value, other) in enumerate(pairs)
+                    if isinstance(value, dict | list) and value != other
+                )
     return ""
+
+
+def _written(path: _Path) -> str:
+    steps: list[str] = []
+    while path is not None:
+        path, step = path
+        steps.append(step)
+    return "".join(reversed(steps)).removeprefix(".") or "."
 
 
 def _unordered(data: object) -> Hashable:

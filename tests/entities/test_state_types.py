@@ -819,3 +819,113 @@ def test_an_upgrade_to_data_that_cannot_be_stored_is_refused(wrong: object) -> N
 
     with pytest.raises(ValueError, match="the result of upgrade does not fit: "):
         StateType(Wrong).load(_encoded({"amount": 5}))
+
+
+class Spot(msgspec.Struct, frozen=True, array_like=True):
+    x: int = 0
+
+
+class Numbered(NamedTuple):
+    number: int = 0
+    spot: Spot | None = None
+
+
+@dataclass
+class Spots:
+    spots: dict[Numbered, int] = field(default_factory=dict)
+    more: int = 0
+
+
+def test_a_key_that_is_stored_as_a_list_is_loaded_also_by_another_version() -> None:
+    stored = _encoded({"spots": {Numbered(1, Spot(2)): 3}})
+
+    assert StateType(Spots).load(stored) == Spots({Numbered(1, Spot(2)): 3}, 0)
+
+
+def test_any_exception_of_post_init_is_an_unreadable_state() -> None:
+    for data in ({"name": "?"}, {"name": "?", "tags": []}):
+        with pytest.raises(ValueError, match="LookupError: "):
+            StateType(Trimmed).load(_encoded(data))
+
+
+def test_bytes_that_are_no_state_are_refused() -> None:
+    with pytest.raises(ValueError, match="truncated"):
+        StateType(Upgraded).load(b"\x81")
+
+
+def test_a_load_of_another_version_visits_only_differences() -> None:
+    calls = 0
+    lines = [{"text": str(number)} for number in range(500)]
+    data = _encoded({"lines": lines, "notes": {"a": [{"text": "x", "tax": 1}] * 500}})
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    others, kind = sys.getprofile(), StateType(Bill)
+    sys.setprofile(count)
+    try:
+        state = kind.load(data)
+    finally:
+        sys.setprofile(others)
+
+    assert state.lines[499] == Line("499", 19)
+    assert calls < 6 * 1000  # those that complete each dataclass
+
+
+def test_an_unknown_field_far_inside_is_named() -> None:
+    data: dict[str, Any] = {"colour": 1}
+    for _ in range(200):
+        data = {"branches": [data]}
+
+    with pytest.raises(ValueError, match=r"unknown field (branches\[0\]\.){200}colour"):
+        StateType(Branch).load(_encoded(data))
+
+
+@dataclass
+class Emptied:
+    table: dict[str, int] | None = None
+    numbers: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        self.table = self.numbers = None
+
+
+@pytest.mark.parametrize("data", [{"table": {"a": 1}}, {"numbers": [1]}])
+def test_data_that_post_init_drops_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"unknown field {next(iter(data))}"):
+        StateType(Emptied).load(_encoded(data))
+
+
+def test_a_value_that_post_init_normalizes_is_loaded() -> None:
+    assert StateType(Trimmed).load(_encoded({"name": " a "})) == Trimmed("a")
+
+
+class Linked(NamedTuple):
+    number: int = 0
+    next: "Linked | None" = None
+
+
+@dataclass
+class Keyed:
+    links: dict[Linked, int] = field(default_factory=dict)
+    either: Annotated[time | Line | None, msgspec.Meta(title="either")] = None
+
+
+def test_a_key_that_contains_itself_is_loaded() -> None:
+    kind, state = StateType(Keyed), Keyed({Linked(1, Linked(2)): 3}, time(1))
+    assert kind.load(kind.encode(state)) == state
+    stored = kind.encode(kind.load(_encoded({"either": {"text": "x"}})))
+    assert msgspec.msgpack.decode(stored)["either"] == {"text": "x", "tax": 19}
+
+
+def test_a_state_that_was_not_changed_keeps_its_bytes() -> None:
+    kind = StateType(Version1)
+    before = kind.encode(Version1(5))
+
+    assert kind.encode(Version1(5), before) is before
+
+
+def test_a_name_that_is_not_known_at_run_time_is_refused() -> None:
+    with pytest.raises(StateTypeError, match="import these names at run time"):
+        StateType(_with("Elsewhere"))
