@@ -284,6 +284,9 @@ def _check(annotation: object, where: str, state: str, seen: set[Any]) -> None:
                 raise _open(where, annotation, "a list or a dict: the order of a set is not kept")
             _check(each, f"{where}[]", state, seen)
     elif origin is dict:
+        if _has_map(args[0], set()):
+            key = "numbers, texts, tuples, or a NamedTuple of them, as keys"
+            raise _open(where, annotation, key)
         for each in args:
             _check(each, f"{where}[]", state, seen)
     else:
@@ -293,6 +296,23 @@ def _check(annotation: object, where: str, state: str, seen: set[Any]) -> None:
 def _has_class(annotation: object) -> bool:
     parts = get_args(annotation)
     return is_class(annotation) or is_class(get_origin(annotation)) or any(map(_has_class, parts))
+
+
+def _has_map(annotation: object, seen: set[object]) -> bool:
+    """Whether values are stored as dicts, or contain dicts: data with such keys has no plain form
+    that ``upgrade`` could get.
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    cls = annotation if origin is None else origin
+    if not is_class(cls):
+        return any(_has_map(each, seen) for each in args)
+    if cls in seen:
+        return False
+    seen.add(cls)
+    config = getattr(cls, "__struct_config__", None)
+    if not (issubclass(cls, tuple) or getattr(config, "array_like", False)):
+        return True
+    return any(_has_map(each, seen) for each in hints_of(cls, cls.__name__).values())
 
 
 def _instead(annotation: object) -> str:

@@ -821,8 +821,24 @@ def test_an_upgrade_to_data_that_cannot_be_stored_is_refused(wrong: object) -> N
         StateType(Wrong).load(_encoded({"amount": 5}))
 
 
+@dataclass(frozen=True)
+class Place:
+    x: int = 0
+
+
+class Corners(NamedTuple):
+    place: Place
+    corners: "Corners | None" = None
+
+
 class Spot(msgspec.Struct, frozen=True, array_like=True):
     x: int = 0
+
+
+@pytest.mark.parametrize("key", [Place, tuple[Place, ...], Corners, Place | None])
+def test_a_key_that_is_stored_as_a_dict_is_refused(key: Any) -> None:
+    with pytest.raises(StateTypeError, match=r"Odd.part: .* allowed is .* a NamedTuple"):
+        StateType(_with(dict[key, int]))
 
 
 class Numbered(NamedTuple):
