@@ -195,6 +195,8 @@ class _Place:
                 got + f"and the further fields of a subclass are not loaded: write {self.text}(…)"
             )
         made = next((each for each in self.types if each is not type(None)), type(None))
+        if made is int and float in self.types:
+            made = float
         write = "None" if made is type(None) else f"{made.__qualname__}(…)"
         if made is datetime:
             write = "datetime.fromisoformat(…)"
@@ -379,7 +381,8 @@ def _place_of(annotation: object, found: "_Classes", places: list[_Place]) -> _P
         if leaf is time:
             parts[time] = _Clock()
         else:
-            leaves = {leaf}
+            # A measured value may be 21 as well as 21.5. It is loaded as 21.0, which is equal.
+            leaves = {float, int} if leaf is float else {leaf}
     else:
         is_fixed = origin is tuple and Ellipsis not in args
         is_round = not is_fixed
