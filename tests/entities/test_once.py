@@ -119,7 +119,7 @@ def test_a_deferred_command_is_not_repeated_after_a_sleep_or_a_crash(
             for _ in range(2):
                 with pytest.raises(AnswerUnknownError, match=r"Shop 'a' .* once='x'") as caught:
                     await shop.call(request_, once="x", timeout=1)
-            assert (caught.value.kind, caught.value.key, caught.value.id) == ("Shop", "a", "x")
+                assert (caught.value.kind, caught.value.key, caught.value.id) == ("Shop", "a", "x")
             assert await shop.call("look") == ["tea"] * (request_ != "wait")
 
     run_virtual(program)

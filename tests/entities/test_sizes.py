@@ -69,7 +69,7 @@ def test_a_record_is_bounded_with_all_that_it_keeps(part: str, request_of: Any) 
         store = MemoryStore()
         async with open_bank(store, kinds=[Box], max_state=MOST) as node:
             box = node.entity(Box, "b")
-            text = ""
+            text, number, before = "", 0, {}
             for number in range(100):
                 before = {key: row for key, (row, _) in store.rows.items()}
                 try:

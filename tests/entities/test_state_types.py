@@ -175,7 +175,7 @@ _SECONDS = timezone(timedelta(minutes=53, seconds=28))  # as before there were z
         ({"children": [{"a": 1}]}, r"children\[0\]: .*dict"),
         ({"by_name": {"x": Child(), "y": Grandchild()}}, r"by_name\['y'\]: .*Grandchild"),
         ({"by_name": {Word.YES: Child()}}, "by_name.*Word"),
-        ({"by_name": {"x": Child(None)}}, r"by_name\['x'\].a: "),  # type: ignore[arg-type]
+        ({"by_name": {"x": Child(None)}}, r"by_name\['x'\].a: "),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         ({"counts": {"x": Number.ONE}}, r"counts\['x'\]: .*Number; here is a int"),
         ({"counts": defaultdict(int, x=1)}, r"counts: .*defaultdict; here is a dict\[str, int\]"),
         ({"tags": ["a", "a"]}, r"tags: .*list; here is a set\[str\], .* write set\("),
@@ -198,7 +198,7 @@ _SECONDS = timezone(timedelta(minutes=53, seconds=28))  # as before there were z
         ({"a": Decimal(1)}, "a: .*Decimal"),
         ({"colour": "blue"}, r"colour: .* write Colour\("),
         ({"point": (1, 2)}, "point: .*tuple; here is a Point"),
-        ({"point": Point(1, 0.5)}, "point.y: "),  # type: ignore[arg-type]
+        ({"point": Point(1, 0.5)}, "point.y: "),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         ({"marks": {"x": 1, "y": 2}}, "marks has the key 'y', which Marks does not have"),
         ({"marks": {Word.YES: 2}}, "marks has the key"),
         ({"marks": {"x": "1"}}, "marks.x: "),

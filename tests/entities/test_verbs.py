@@ -370,7 +370,7 @@ class Counting(Entity[Counted]):
 class CountingLater(Counting):
     """The same with an async callback."""
 
-    async def handle_inspect(  # type: ignore[override]
+    async def handle_inspect(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, *items: str, asker: PID | None = None
     ) -> dict[str, str]:
         """Wait, and do as told."""

@@ -18,6 +18,7 @@ from ergo_py.control.socket_paths import bind_socket
 from ergo_py.observe.history import History
 from ergo_py.observe.node_list import Plan
 from ergo_py.observe.recorder import read_history
+from ergo_py.observe.strangers import Strangers
 from ergo_py.observe.viewer import Viewer
 from ergo_py.web import WS
 from tests.observe.rig import TOKEN, Page, in_thread, observed, page_of, serving
@@ -81,7 +82,7 @@ async def test_a_node_that_does_not_answer_keeps_no_other_page_waiting(
 async def test_a_page_that_asks_and_does_not_read_is_refused_and_then_closed() -> None:
     async with running_node("observe@localhost") as node:
         slow: Any = await node.spawn(Slow)
-        viewer = await node.spawn(Viewer, slow, Plan(TOKEN), "0")
+        viewer = await node.spawn(Viewer, slow, Strangers(), Plan(TOKEN), "0")
         ask = {"id": 1, "do": "history", "node": "shop@localhost"}
         for message in (
             WS.Connected(slow, None),

@@ -254,9 +254,10 @@ async def test_an_error_that_refuses_assignments_fails_its_task_only(
 class HidingError(Exception):
     """Refuses to tell its class, as a lazy proxy does outside of its context."""
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
-        raise RuntimeError("no class")
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            raise RuntimeError("no class")
+        return super().__getattribute__(name)
 
 
 class Hiding(Actor):

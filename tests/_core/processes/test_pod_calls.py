@@ -540,7 +540,8 @@ async def told_by_a_start_in_a_held_pod(node: Node, holder: PID, kind: type[Doer
             return str(error)
         return "served"
 
-    return await node.call(holder, supervise, timeout=30)
+    told: str = await node.call(holder, supervise, timeout=30)
+    return told
 
 
 async def test_a_start_inside_a_held_pod_fails_with_the_name_of_the_holder() -> None:

@@ -83,10 +83,10 @@ async def test_a_handshake_is_under_way_until_its_last_ack() -> None:
         socket.create_server(("127.0.0.1", 0)) as other,
         trio.fail_after(60),
     ):
-        under_way: frozenset[bytes] | None = frozenset()
-        while not under_way:  # on a slow machine, the last ACK may be faster than the look
+        late = dial_with_late_ack(listening.getsockname())
+        while not handshakes_at(listening):
+            # On a slow machine, the last ACK may be faster than the look.
             late = dial_with_late_ack(listening.getsockname())
-            under_way = handshakes_at(listening)
         elsewhere = handshakes_at(other)
         await late.send_all(b"hello")
 
