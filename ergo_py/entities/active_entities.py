@@ -27,6 +27,7 @@ from ..supervision.specs import Backoff
 from .activations.activation import Activation
 from .activations.awaited import is_awaited
 from .activations.deliveries import Delivery, Leave, Look
+from .activations.wanted import Wanted
 from .entity import Entity
 from .errors import EntityStoreError, FencedError
 from .group_commit import GroupCommit
@@ -35,7 +36,6 @@ from .record import Owed
 from .schedule import Bell, Schedule
 from .settings import Settings, Totals
 from .stores.store import Row, Store
-from .wanted import Wanted
 
 if TYPE_CHECKING:
     from .keeper import Entities

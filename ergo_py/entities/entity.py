@@ -28,8 +28,8 @@ from ..actor import Actor
 from ..entity_handles import EntityHandle, Once, check_kind, check_stored
 from ..service import Service
 from .activations.activation import Activation
+from .activations.held_handles import HeldEntity, HeldService, no_request
 from .errors import StateTypeError
-from .held_handles import HeldEntity, HeldService, no_request
 from .state_types import StateType
 from .stored_callbacks import store_callbacks
 

@@ -8,11 +8,11 @@ import pytest
 
 from ergo_py import Actor, InitError, Node, Shutdown
 from ergo_py.entities import FencedError, SQLite, Store
+from ergo_py.entities.activations.wanted import Wanted
 from ergo_py.entities.active_entities import Keeping
 from ergo_py.entities.schedule import Schedule
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entities.stores.threaded import ThreadedStore
-from ergo_py.entities.wanted import Wanted
 from ergo_py.entity_handles import Address
 
 __all__ = [

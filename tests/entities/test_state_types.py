@@ -337,7 +337,7 @@ class Measured:
 @pytest.mark.parametrize(
     "state", [Measured(), Measured(21, [21, 21.5, -1], 2), Measured(0.5, [], 1.0)]
 )
-def test_an_int_may_stand_for_a_float_and_is_loaded_as_one(state: Measured) -> None:
+def test_an_int_in_the_field_of_a_float_is_loaded_as_a_float(state: Measured) -> None:
     kind = StateType(Measured)
 
     got = kind.load(kind.encode(state))

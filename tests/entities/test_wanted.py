@@ -8,10 +8,10 @@ import trio
 
 from ergo_py import ask
 from ergo_py.entities import Entity, MemoryStore
+from ergo_py.entities.activations.wanted import Wanted
 from ergo_py.entities.record import Owed, Record
 from ergo_py.entities.schedule import Schedule
 from ergo_py.entities.stores.store import Due, Row
-from ergo_py.entities.wanted import Wanted
 from ergo_py.entity_handles import Address
 from ergo_py.network.messages.message_types import MessageTypes
 from tests.entities.support import counted_looks

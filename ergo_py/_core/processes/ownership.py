@@ -198,9 +198,9 @@ async def kill_rest(owned: dict[object, S]) -> None:
     Mostly an owner above kills all of them already, and abandons those that survive. If each
     process of a deep chain killed all below it once more, that would be quadratic.
     """
-    killers = {child.killer for child in owned.values()}
-    killer = killers.pop()
-    if killer is not None and not killers:
+    children = list(owned.values())
+    killer = children[0].killer
+    if killer is not None and all(child.killer is killer for child in children):
         with killer.while_it_lasts():
             await _wait_until_gone(list(owned.values()))
             owned.clear()

@@ -142,7 +142,7 @@ class Killing:
     def __init__(self) -> None:
         self.is_over: bool = False
         """Whether nobody kills any more."""
-        self._scopes: set[CancelScope] = set()
+        self._scopes: dict[CancelScope, None] = {}
 
     @contextmanager
     def while_it_lasts(self) -> Iterator[None]:
@@ -150,11 +150,11 @@ class Killing:
         with CancelScope() as scope:
             if self.is_over:
                 scope.cancel()
-            self._scopes.add(scope)
+            self._scopes[scope] = None
             try:
                 yield
             finally:
-                self._scopes.discard(scope)
+                del self._scopes[scope]
 
     def end(self) -> None:
         """Nobody kills any more."""

@@ -15,13 +15,13 @@ from ..._core.vocabulary.messages import NO_REPLY
 from ..._core.vocabulary.reasons import Crashed, Reason, Shutdown
 from ...entity_handles import Address, EntityHandle
 from ..errors import EntityStoreError, StateTooLargeError, StateTypeError, StateUnreadableError
-from ..held_handles import HeldEntity
 from ..record import Record
 from ..state_types import LARGE, StateType
 from ..stores.store import Row, Write
 from .changes import NO_CHANGES, Action, Changes
 from .commands import Commands
 from .deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire, Leave, Run
+from .held_handles import HeldEntity
 from .held_output import HeldOutput
 from .outbox import Outbox
 

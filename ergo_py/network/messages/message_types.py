@@ -127,12 +127,9 @@ class MessageTypes:
         # Looked up by a part of the bytes that arrive, which may be a view.
         self._closed_names: dict[bytes | memoryview, ListedClass] = {}
         self._closed_decoders: dict[bytes | memoryview, Callable[[bytes | memoryview], Any]] = {}
-        decoder = msgspec.msgpack.Decoder(ext_hook=self._read)
-        self._decode_part: Callable[[Any], Any] = decoder.decode
+        self._decode_part = _decoder(Any, self._read)
         """Decodes a value, and the content of an extension."""
-        self._decode_texts: Callable[[bytes], Any] = msgspec.msgpack.Decoder(
-            dict[str, Any], ext_hook=self._read
-        ).decode
+        self._decode_texts = _decoder(dict[str, Any], self._read)
         for cls in (*_OWN, *own):
             self._add(cls, f"ergo.{cls.__name__}")
         self._add_listed()
@@ -452,6 +449,11 @@ _MAP: Final = b"\xdf"
 _SHORT: Final = 1024
 _REASON: Final = 1 << 20
 """Most bytes of a reason."""
+
+
+def _decoder(kind: Any, read: Callable[[int, memoryview], object]) -> Callable[[Any], Any]:
+    decode: Callable[[Any], Any] = msgspec.msgpack.Decoder(kind, ext_hook=read).decode
+    return decode
 
 
 def _texts(plain: dict[str, object]) -> Ext:

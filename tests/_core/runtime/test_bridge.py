@@ -363,7 +363,7 @@ class Equal:
     def __eq__(self, other: object) -> bool:
         return True
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
 
 async def test_only_its_own_job_is_taken_back_when_the_bridge_is_closed() -> None:

@@ -4,14 +4,14 @@ leave when the callback is stored, and their calls wait for earlier callbacks.
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.errors import NotAllowedError
-from .._core.vocabulary.ids import PID
-from ..entity_handles import EntityHandle
-from ..service import Service
+from ..._core.vocabulary.envelopes import Priority
+from ..._core.vocabulary.errors import NotAllowedError
+from ..._core.vocabulary.ids import PID
+from ...entity_handles import EntityHandle
+from ...service import Service
 
 if TYPE_CHECKING:
-    from .activations.activation import Activation
+    from .activation import Activation
 
 __all__ = ["HeldEntity", "HeldService", "no_request"]
 

@@ -4,7 +4,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from itertools import islice
 
-from ..entity_handles import Address
+from ...entity_handles import Address
 
 __all__ = ["Wanted"]
 
