@@ -27,8 +27,10 @@ of Python makes each of them, in about a microsecond.
 """
 _SHORT: Final = 512
 """Bytes of a value that need no check: its maps have too few keys to be slow."""
-_UNCOUNTED: Final = 3 * MOST_OTHERS
-"""Bytes that are too few for so many values: the shortest extension has three."""
+_UNCOUNTED: Final = min(MOST_LISTS, 3 * MOST_OTHERS)
+"""Bytes that are too few for so many values: the shortest list has a byte, and the shortest
+extension three.
+"""
 _LARGE: Final = re.compile(rb"\xde(?:\x00[\x%02x-\xff]|[\x01-\xff])|\xdf" % (FEW + 1))
 """Bytes that begin a large map, unless they are a part of something else."""
 
