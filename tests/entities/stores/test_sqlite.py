@@ -430,7 +430,9 @@ async def test_a_path_that_no_file_can_have_is_an_error_of_the_store(
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
 
-    with pytest.raises(InitError, match=r"EntityStoreError: .* cannot be a file"):
+    # Python 3.13 resolves a loop to itself, and the file cannot be opened then.
+    told = r"EntityStoreError: .*( cannot be a file|cannot open .* symbolic links)"
+    with pytest.raises(InitError, match=told):
         async with open_bank(SQLite(tmp_path / name)):
             pass
 
