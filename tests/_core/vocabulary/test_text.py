@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ergo_py._core.vocabulary.text import brief, printable, shortened, shown, text_of
+from ergo_py._core.vocabulary.text import brief, printable, shortened, shown, text_of, type_of
 
 
 class Raises:
@@ -201,3 +201,17 @@ def test_a_long_line_and_a_long_text_lose_their_middle() -> None:
     assert cut.endswith("\nline 9999")
     assert "characters …]" in cut
     assert len(cut) < 20_100
+
+
+class Wrapped:
+    """A request that carries another, such as a command with an id."""
+
+    __carries_request__ = True
+
+    def __init__(self, request: object) -> None:
+        self.request = request
+
+
+def test_a_request_that_carries_another_request_has_its_type() -> None:
+    assert type_of(Wrapped(Wrapped(1.5))) == "float"
+    assert type_of(Wrapped) == "type"
