@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ergo_py import NO_REPLY, Caller, CallTimeoutError, Node, Reject, Request, T
 from ergo_py.entities import AnswerUnknownError, Entity, EntityStoreError, MemoryStore
 from ergo_py.entities.errors import StateTypeError
 from ergo_py.entities.record import Record
+from ergo_py.entity_handles import EntityHandle
 
 from .bank import Life, open_bank, records, run_virtual
 
@@ -176,15 +178,16 @@ def test_an_answer_in_the_callback_of_its_command_is_kept() -> None:
     run_virtual(program)
 
 
+async def note_sale(shop: EntityHandle[Any], answers: list[object]) -> None:
+    """Give a command with an id, and note its answer."""
+    answers.append(await shop.call("sell tea", once="x"))
+
+
 def test_the_first_of_several_answers_is_kept() -> None:
     async def program() -> None:
-        answers: list[object] = []
         async with open_shop(MemoryStore()) as node, trio.open_nursery() as nursery:
-            shop = node.entity(Shop, "a")
-
-            async def sell() -> None:
-                answers.append(await shop.call("sell tea", once="x"))
-
+            shop, answers = node.entity(Shop, "a"), list[object]()
+            sell = partial(note_sale, shop, answers)
             nursery.start_soon(sell)
             await trio.testing.wait_all_tasks_blocked()
             await shop.call("answer-twice")
@@ -237,13 +240,9 @@ def test_a_command_that_is_refused_later_is_free_again(verb: str) -> None:
 
 def test_a_callback_that_is_refused_leaves_the_answer_open() -> None:
     async def program() -> None:
-        answers: list[object] = []
         async with open_shop(MemoryStore()) as node, trio.open_nursery() as nursery:
-            shop = node.entity(Shop, "a")
-
-            async def sell() -> None:
-                answers.append(await shop.call("sell tea", once="x"))
-
+            shop, answers = node.entity(Shop, "a"), list[object]()
+            sell = partial(note_sale, shop, answers)
             nursery.start_soon(sell)
             await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(ValueError, match="no"):
