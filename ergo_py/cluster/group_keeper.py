@@ -36,7 +36,7 @@ from .._core.vocabulary.messages import (
     Response,
 )
 from .._core.vocabulary.public_names import show_public_names
-from .._core.vocabulary.reasons import Reason, Unregistered
+from .._core.vocabulary.reasons import NoNode, Reason, Unregistered
 from ..actor import Actor
 from ..groups import Group
 from ..network.messages.listed_class import RefusedValueError
@@ -295,6 +295,10 @@ class GroupKeeper(Actor):
                     del self._peers[pid.node]
                     self._given.pop(pid.node, None)
                     self._lost.send_nowait((peer.members, reason))
+                    if not isinstance(reason, NoNode):
+                        # Its successor may have got a number already that is forgotten here, and
+                        # then greets no more.
+                        self._greet(pid.node)
             case _SendAgain(node):
                 peer = self._peers.get(node)
                 if peer is not None:

@@ -11,6 +11,7 @@ import trio
 from trio.lowlevel import checkpoint
 
 from ergo_py import (
+    NO_REPLY,
     PID,
     Actor,
     BadInputError,
@@ -130,6 +131,40 @@ async def test_a_restarted_keeper_leaves_no_stranger_behind(autojump_clock: Any)
         await trio.sleep(30)
         assert group.members() == [pid]
         assert (await a.inspect("ergo.cluster.groups"))["node b@test"].startswith("1 members")
+
+
+class LateKeeper(Puppet):
+    """Stands for the keeper of a node, and keeps what others ask it, with the callers."""
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        if isinstance(request, tuple):
+            self.heard.append((request, caller))
+            return NO_REPLY
+        return await super().handle_call(request, caller)
+
+
+async def test_the_successor_of_a_keeper_is_greeted_after_the_end_of_that_one(
+    autojump_clock: Any,
+) -> None:
+    """It may have got its number before, and all numbers of a keeper are forgotten with its end."""
+    network = Memory(types=TYPES)
+    async with nodes(network, "a", "b") as (a, b):
+        member, before = await b.spawn(Recorder), await b.spawn(Puppet)
+        asked: list[Any] = []
+        successor = await b.spawn(LateKeeper, asked, name="ergo.cluster.groups")
+        group = await Cluster(a).group("room")
+        _, asker = asked[0]
+        await b.call(before, lambda me: me.call(asker.pid, ("hello", 0)))
+        b.kill(before)
+        await trio.sleep(1)
+
+        def answer(me: Any) -> None:
+            for (_, number), caller in asked:
+                me.reply(caller, (me.pid, 1))
+                me.send(caller.pid, ("joined", number, "room", [member]))
+
+        b.send(successor, answer)
+        await until(lambda: group.members() == [member])
 
 
 async def test_a_node_speaks_only_for_its_own_processes(autojump_clock: Any) -> None:
