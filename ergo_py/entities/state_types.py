@@ -177,7 +177,7 @@ class StateType:
         except Exception as error:  # of `__post_init__`
             raise ValueError(f"{type(error).__name__}: {error}") from error
         if unknown:
-            raise ValueError(f"it has the unknown field {unknown}")
+            raise ValueError(f"it has the unknown field {shown(unknown)}")
         return state
 
 

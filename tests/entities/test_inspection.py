@@ -271,7 +271,7 @@ def test_a_state_that_does_not_fit_is_shown_with_the_problem() -> None:
             record = await EntityInspector(node).record(Account, "ada")
             assert record is not None
             assert record["state"] == {"figure": 1, "entries": []}
-            assert "unknown field figure" in record["problem"]
+            assert "unknown field 'figure'" in record["problem"]
 
     run_virtual(program)
 
