@@ -29,8 +29,9 @@ from .activations.awaited import is_awaited
 from .activations.deliveries import Delivery, Leave, Look
 from .activations.wanted import Wanted
 from .entity import Entity
-from .errors import EntityStoreError, FencedError
+from .errors import EntityStoreError, FencedError, StateTypeError
 from .group_commit import GroupCommit
+from .id_clock import IdClock
 from .inspection import KeeperInspection
 from .record import Owed
 from .schedule import Bell, Schedule
@@ -98,7 +99,16 @@ class Keeping:
         self.commits: GroupCommit = GroupCommit(
             store, self.totals, self._bell.ring, self._note_failure, self.settings.max_state
         )
-        self._schedule = Schedule(self.settings.now)
+        former, settings = table.keeping, keeper.settings
+        self.id_clock: Final = (
+            # That of the program: a new one would follow a wall clock that was set forward.
+            former.id_clock
+            if isinstance(former, Keeping)
+            else IdClock(settings.now, settings.remember)
+        )
+        """The clock by which ids of commands grow old."""
+        self.id_clock.change(settings.now, settings.remember)
+        self._schedule = Schedule(settings.now)
         self._wanted = Wanted()
         self._idle_bell = False
         """An entity waits for room: ring when another may sleep."""
@@ -418,7 +428,7 @@ class Keeping:
             self._idle_bell = True
             return [], False
         for address in taken:
-            wanted.discard(address)
+            wanted.take(address)
         return taken, True
 
     def _can_wake(self, address: Address) -> bool:
@@ -465,19 +475,27 @@ class Keeping:
                 slot,
             )
         except (SpawnError, EntityStoreError) as error:
-            del self.active[str(address)]
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-            self._fail_start(address, row, cause)
-            if self.host is not None:
-                self.host.note_ended()  # it may have been the last of a shard that moves
+            self._give_up_start(activation, row, cause)
             return
         self.totals.count_waking()
-        self._names[process.id] = address
         self._wanted.discard(address)
         self.parked.pop(address, None)
-        activation.start(self._tries.pop(address, None))
+        try:
+            activation.start(self._tries.pop(address, None))
+        except StateTypeError as error:  # the state of `init`, or of this version of its class
+            await process.shut(_ASLEEP)
+            self._give_up_start(activation, row, error)
+            return
+        self._names[process.id] = address
         if self.claim_of(address) != activation.claim:
             self.end(activation)  # its shard has moved while it started
+
+    def _give_up_start(self, activation: Activation, row: Row | None, error: Exception) -> None:
+        del self.active[activation.name]
+        self._fail_start(activation.address, row, error)
+        if self.host is not None:
+            self.host.note_ended()  # it may have been the last of a shard that moves
 
     def _fail_start(self, address: Address, row: Row | None, error: Exception) -> None:
         self.keeper.log.error("an entity cannot start", entity=str(address), why=text_of(error))

@@ -31,6 +31,10 @@ class IdClock:
         """
         self._ahead_since = 0.0
 
+    def change(self, now: Callable[[], float], patience: float) -> None:
+        """Go on with the settings of another keeper of the program."""
+        self._now, self._patience = now, patience
+
     def now(self) -> float:
         """The time: as good as never later than that of the wall clock."""
         wall, moment = self._now(), trio.current_time()

@@ -1,7 +1,7 @@
 """`Settings`: the settings of a keeper, checked. `Totals`: its sums."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .._core.vocabulary.errors import BadInputError
@@ -9,7 +9,6 @@ from .._core.vocabulary.options import check_number
 from ..entity_handles import check_kind
 from ..supervision.specs import Backoff
 from .entity import Entity, state_type_of
-from .id_clock import IdClock
 
 __all__ = ["Settings", "Totals", "names_of"]
 
@@ -31,8 +30,6 @@ class Settings:
     max_state: int
     max_waiting: int
     now: Callable[[], float]
-    id_clock: IdClock = field(init=False, compare=False)
-    """The clock by which ids of commands grow old."""
 
     def __post_init__(self) -> None:
         check_number("max_awake", self.max_awake, least=1, whole=True)
@@ -42,7 +39,6 @@ class Settings:
         check_number("attempts", self.attempts, least=1, whole=True)
         check_number("max_state", self.max_state, least=1, whole=True)
         check_number("max_waiting", self.max_waiting, least=1, whole=True)
-        object.__setattr__(self, "id_clock", IdClock(self.now, self.remember))
 
 
 def names_of(kinds: Iterable[type[Entity[Any]]]) -> dict[str, type[Entity[Any]]]:

@@ -1,6 +1,7 @@
 """Entities: stored changes, replies that wait for the store, and the effects of failures."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -754,6 +755,116 @@ def test_an_unreadable_state_is_refused_and_stays() -> None:
             with pytest.raises(StateUnreadableError, match=r"unknown field.*nothing was changed"):
                 await node.entity(Thing, "a").call(ask(Thing.add, "y"))
         assert store.rows[address][0].record == encoded
+
+    run_virtual(program)
+
+
+@dataclass
+class Words:
+    """A state that an entity fills when it wakes up."""
+
+    index: dict[str, int] = field(default_factory=dict)
+    marks: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Remind:
+    """A timer."""
+
+
+class Index(Entity[Words]):
+    """Counts words; ``wrong`` lets it fill its state with a value that cannot be stored."""
+
+    wrong = False
+    starts = 0
+
+    def init(self) -> None:
+        """Fill the state."""
+        Index.starts += 1
+        if Index.wrong:
+            self.state.index = Counter(self.state.index)
+
+    @exposed
+    def remind(self) -> None:
+        """Set a timer."""
+        self.send_after(1.0, self.entity(Index, self.key), Remind())
+
+    @exposed
+    def mark(self) -> None:
+        """Mark three numbers, in the order that a larger set has left them."""
+        marks = set(range(100))
+        marks -= marks - {9, 16, 24}
+        self.state.marks = marks
+
+    @exposed
+    def refuse(self) -> None:
+        """Refuse."""
+        raise Reject(ValueError("no"))
+
+    @exposed
+    def count(self) -> int:
+        """Count marks."""
+        return len(self.state.marks)
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Be reminded."""
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """The number of marks."""
+        return {"marks": str(len(self.state.marks))}
+
+
+class AsyncIndex(Index):
+    """The same, with an ``init`` that waits."""
+
+    kind = "Index"
+
+    async def init(self) -> None:  # type: ignore[override]
+        """Fill the state."""
+        await trio.sleep(0.01)
+        super().init()
+
+
+@pytest.mark.parametrize("kind", [Index, AsyncIndex])
+def test_an_entity_whose_first_state_cannot_be_stored_costs_its_own_callers_only(
+    kind: type[Index], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program() -> None:
+        store, types = MemoryStore(), [Remind]
+        async with open_bank(store, kinds=[Index], types=types) as node:
+            await node.entity(Index, "a").call(ask(Index.remind))
+        monkeypatch.setattr(Index, "wrong", True)
+        async with open_bank(store, kinds=[kind, Account], types=types) as node:
+            await trio.sleep(60)  # its timer is due
+            assert 2 < Index.starts < 30
+            before, keeper = Index.starts, node.whereis("entities")
+            for key in ("a", "b"):
+                with pytest.raises(StateTypeError, match="index: got Counter"):
+                    await node.entity(kind, key).call(ask(Index.count))
+            assert Index.starts <= before + 4
+            assert await node.entity(Account, "ada").call(ask(Account.deposit, 1)) == 1
+            assert node.whereis("entities") == keeper
+            monkeypatch.setattr(Index, "wrong", False)
+            assert await node.entity(kind, "a").call(ask(Index.count)) == 0
+            await trio.sleep(60)
+            assert "a" not in records(store)  # it owes nothing
+
+    run_virtual(program)
+
+
+def test_a_refusal_leaves_a_state_with_a_set_as_it_was() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+        async with open_bank(store, kinds=[Index], types=[Remind]) as node:
+            entity = node.entity(Index, "a")
+            await entity.call(ask(Index.mark))
+            with pytest.raises(ValueError, match="no"):
+                await entity.call(ask(Index.refuse))
+            commits, pid = store.commits, node._entities[Index].slots["Index/a"].pid
+            assert pid is not None
+            assert (await node.inspect(pid))["marks"] == "3"
+            assert await entity.call(ask(Index.count)) == 3
+            assert store.commits == commits
 
     run_virtual(program)
 

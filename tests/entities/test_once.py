@@ -77,6 +77,10 @@ class Shop(Entity[Sales]):
                 raise Reject(ValueError(text))
             case "crash":
                 raise RuntimeError("a planted failure")
+            case "sell-answer-and-return":
+                self.state.items.append(text)
+                self.reply(caller, f"sold {text}")
+                return "another answer"
             case "delete-and-answer":
                 self.delete()
                 return text
@@ -173,6 +177,18 @@ def test_an_answer_in_the_callback_of_its_command_is_kept() -> None:
             shop = node.entity(Shop, "a")
             for _ in range(2):
                 assert await shop.call("sell-and-answer tea", once="x", timeout=1) == "sold tea"
+            assert await shop.call("look") == ["tea"]
+
+    run_virtual(program)
+
+
+def test_the_answer_of_a_callback_that_has_answered_before_is_not_kept() -> None:
+    async def program() -> None:
+        async with open_shop(MemoryStore()) as node:
+            shop = node.entity(Shop, "a")
+            for _ in range(2):
+                answer = await shop.call("sell-answer-and-return tea", once="x")
+                assert answer == "sold tea"
             assert await shop.call("look") == ["tea"]
 
     run_virtual(program)
@@ -401,6 +417,23 @@ def test_ids_outlive_a_wall_clock_that_is_set(jump: float) -> None:
     run_virtual(program)
 
 
+def test_ids_outlive_a_wall_clock_that_is_set_before_the_keeper_restarts() -> None:
+    async def program() -> None:
+        wall, store = Wall(), MemoryStore()
+        async with open_shop(store, now=wall, remember=DAY) as node:
+            shop = node.entity(Shop, "a")
+            await shop.call("sell-and-answer tea", once="x")
+            wall.ahead += 2 * DAY
+            keeper = node.whereis("entities")
+            assert keeper is not None
+            node.kill(keeper)
+            await shop.call("look", once="y", retry=True)
+            await shop.call("sell-and-answer tea", once="x")
+            assert await shop.call("look") == ["tea"]
+
+    run_virtual(program)
+
+
 def test_ids_grow_old_again_after_the_wall_clock_was_set_forward() -> None:
     async def program() -> None:
         wall, store = Wall(), MemoryStore()
@@ -471,6 +504,29 @@ def test_the_row_of_a_deleted_entity_goes_in_a_later_program_without_a_call() ->
             assert list(records(life)["a"].done) == ["x"]
             await trio.sleep(10)
             assert life.rows == {}
+
+    run_virtual(program)
+
+
+def test_rows_of_deleted_entities_are_not_read_again_when_ids_are_kept_for_longer() -> None:
+    async def program() -> None:
+        life = Life()
+        async with open_shop(life, remember=100.0) as node:
+            await _delete(node.entity(Shop, "a"))
+        await trio.sleep(200)
+        later = Life(life.rows)
+        looks = list[object]()
+
+        async def look(addresses: object) -> None:
+            looks.append(addresses)
+
+        later.before_load = look
+        async with open_shop(later, remember=1000.0):
+            await trio.sleep(700)
+            assert len(looks) == 1
+            assert list(records(later)["a"].done) == ["x"]
+            await trio.sleep(130)
+            assert later.rows == {}
 
     run_virtual(program)
 

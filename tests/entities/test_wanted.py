@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import ask
+from ergo_py import ask, exposed
 from ergo_py.entities import Entity, MemoryStore
 from ergo_py.entities.activations.wanted import Wanted
 from ergo_py.entities.record import Owed, Record
@@ -16,7 +16,7 @@ from ergo_py.entity_handles import Address
 from ergo_py.network.messages.message_types import MessageTypes
 from tests.entities.support import counted_looks
 
-from .bank import Account, Balance, open_bank, run_virtual
+from .bank import Account, Balance, Interest, open_bank, records, run_virtual
 
 MANY = 4000
 BATCH = 256
@@ -24,6 +24,11 @@ BATCH = 256
 
 class Payer(Entity[Balance]):
     """Counts its timers."""
+
+    @exposed
+    def pay_later(self, delay: float) -> None:
+        """Set a timer."""
+        self.send_after(delay, self.entity(type(self), self.key), Interest(), name="pay")
 
     def handle_message(self, message: Any, sender: Any) -> None:
         """Count one."""
@@ -126,11 +131,16 @@ def test_those_that_are_called_and_those_that_are_due_come_in_turns() -> None:
         wanted.add(each, is_called=False)
     assert (len(wanted), wanted.due) == (18, 9)
 
-    assert wanted.first(8) == called[:6] + due[:2]
+    assert wanted.first(8) == [*called[:3], due[0], *called[3:6], due[1]]
     wanted.add(due[8], is_called=True)  # a call to an entity that is due
     for each in called:
         wanted.discard(each)
     assert wanted.first(4) == [due[8], *due[:3]]
+    for _ in range(2):
+        wanted.take(called[0])
+    assert wanted.first(3) == [due[8], due[0], due[1]]
+    wanted.take(called[0])
+    assert wanted.first(3) == [due[0], due[8], due[1]]
 
     wanted.put_aside(due[8])
     wanted.put_aside(due[0])
@@ -140,7 +150,52 @@ def test_those_that_are_called_and_those_that_are_due_come_in_turns() -> None:
     wanted.stir()
     assert wanted.look_again(1)
     assert not wanted.look_again(1)
-    assert wanted.first(1) == [due[8]]
+    assert wanted.first(2) == [due[1], due[8]]
+
+
+def test_a_single_place_that_is_free_at_a_time_goes_in_turns() -> None:
+    called, due = ([Address(kind, str(each)) for each in range(6)] for kind in ("Call", "Due"))
+    wanted = Wanted()
+    for one, other in zip(called, due, strict=True):
+        wanted.add(one, is_called=True)
+        wanted.add(other, is_called=False)
+    taken: list[Address] = []
+    for _ in range(8):
+        wanted.first(3)  # a look that takes none
+        taken += wanted.first(1)
+        wanted.take(taken[-1])
+    assert taken == [*called[:3], due[0], *called[3:6], due[1]]
+
+
+class Busy(Payer):
+    """Takes a while for each call."""
+
+    @exposed
+    async def work(self) -> None:
+        """Be busy."""
+        await trio.sleep(0.05)
+
+
+def test_timers_fire_while_callers_fill_all_places() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+        async with open_bank(store, kinds=[Busy], max_awake=4) as node:
+            await node.entity(Busy, "timer").call(ask(Busy.pay_later, 10.0))
+
+            async def client(number: int) -> None:
+                for key in range(400):
+                    entity = node.entity(Busy, f"{number} {key % 5}")
+                    await entity.call(ask(Busy.work), timeout=60)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(12):
+                    nursery.start_soon(client, number)
+                while records(store)["timer"].owed:  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.1)
+                assert trio.current_time() < 15
+                nursery.cancel_scope.cancel()
+
+    run_virtual(program)
 
 
 def test_awaited_entities_are_sought_in_parts() -> None:
@@ -159,3 +214,16 @@ def test_awaited_entities_are_sought_in_parts() -> None:
     assert wanted.awaited(2, is_awaited) is None
     assert looks == called
     assert wanted.awaited(2, lambda _address: False) == []
+
+
+def test_entities_that_have_woken_are_not_sought() -> None:
+    wanted, last = Wanted(), Address("Call", "last")
+    called = [Address("Call", str(each)) for each in range(9)]
+    for each in called[:2]:
+        wanted.add(each, is_called=True)
+    assert wanted.awaited(1, lambda _address: True) == called[:1]
+    for each in called:
+        wanted.add(each, is_called=True)
+        wanted.take(each)
+    wanted.add(last, is_called=True)
+    assert wanted.awaited(1, lambda address: address == last) == [last]

@@ -50,7 +50,7 @@ class Activation:
     __slots__ = (
         *("_base", "_entity", "_is_over", "_state_type", "_stored", "address", "changes"),
         *("_commands", "due", "is_started", "keeping", "name", "_output", "record"),
-        *("_has_stored_marks", "_outbox", "claim", "used"),
+        *("_has_stored_marks", "_ids_until", "_outbox", "claim", "used"),
     )
 
     def __init__(
@@ -91,6 +91,8 @@ class Activation:
         """The bytes of the state as it was after the last callback."""
         self._has_stored_marks = False
         """Marks were removed that the stored record still has."""
+        self._ids_until = 0.0
+        """The moment for its ids that it has stored; 0 for none."""
 
     # -- start and end -----------------------------------------------------------------------------
 
@@ -275,7 +277,10 @@ class Activation:
         """Put the state back as it was before the callback, and drop all that it has done."""
         self.changes = None
         # Not only if it has changed: the callback may have made a state that cannot be compared.
-        self.entity.put_state(self._state_type.again(self._stored))
+        state = self._state_type.again(self._stored)
+        self.entity.put_state(state)
+        # Of a set that was loaded again, the order is another.
+        self._stored = self._state_type.encode(state, self._stored)
 
     def check_unchanged(self) -> None:
         """Put the state back if it was changed outside of a callback that is stored.
@@ -401,7 +406,6 @@ class Activation:
 
     def _change(self, record: Record, changes: Changes, state: bytes | None) -> None:
         """Put the changes of a callback into a record."""
-        settings = self.keeping.settings
         if changes.deleted:
             record.delete()
         elif state is not None:
@@ -420,8 +424,7 @@ class Activation:
             now = self.keeping.now()
             for id, answer in changes.done.items():
                 record.remember(id, now, answer)
-            old = settings.id_clock.now() - settings.remember
-            record.forget_done(old, settings.max_remembered)
+            self._forget_old(record)
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -436,7 +439,7 @@ class Activation:
         due, (shard, token) = record.due(), self.claim
         if record.state is None and record.done:
             # Its row goes when its last id does, also if nobody calls it.
-            moment = self._end_of_ids() + self.keeping.settings.id_clock.lag()
+            moment = self._ids_until = self._end_of_ids() + self.keeping.id_clock.lag()
             due = moment if due is None else min(due, moment)
         return Write(self.address, base, version, token, due, encoded, shard)
 
@@ -468,22 +471,25 @@ class Activation:
         newest = max(moment for moment, _ in self.record.done.values())
         return newest + self.keeping.settings.remember + _LATE
 
+    def _forget_old(self, record: Record) -> None:
+        keeping, settings = self.keeping, self.keeping.settings
+        record.forget_done(keeping.id_clock.now() - settings.remember, settings.max_remembered)
+
     def _forget_ids(self) -> None:
         """Forget ids that nothing but their age ends: without them the row goes. If the wall clock
-        was set meanwhile, the row gets another moment.
+        was set meanwhile, or ``remember`` is longer than it was, the row gets another moment.
         """
         record, keeping = self.record, self.keeping
         if record.state is not None or not record.done or self.is_over():
             return
         end = self._end_of_ids()
-        if end > keeping.now():
+        if end <= keeping.now():
+            self._forget_old(record)
+        elif self._ids_until >= end:
             keeping.schedule(end, self.address)  # this look was for an earlier id
-        else:
-            settings = keeping.settings
-            old = settings.id_clock.now() - settings.remember
-            record.forget_done(old, settings.max_remembered)
-            self.begin_changes().count()
-            self.finish()
+            return
+        self.begin_changes().count()
+        self.finish()
 
     # -- messages of the framework -----------------------------------------------------------------
 

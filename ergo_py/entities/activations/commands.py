@@ -84,11 +84,13 @@ class Commands:
             StateTypeError: the answer cannot be stored.
         """
         changes = self._activation.in_callback()
-        if value is not NO_REPLY:
+        if id in changes.answered:
+            return  # the first answer is the one that is stored
+        if value is NO_REPLY:
+            changes.done[id] = None
+        else:
             changes.done[id] = self._encode(id, value)
             changes.answered.append(id)
-        elif id not in changes.answered:
-            changes.done[id] = None
 
     def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
         """Answer a call that was deferred, when the callback in progress is stored. With an error

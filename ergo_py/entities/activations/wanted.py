@@ -1,12 +1,16 @@
 """`Wanted`: the entities that are to wake up, in order."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
+from typing import Final
 
 from ...entity_handles import Address
 
 __all__ = ["Wanted"]
+
+_TURNS: Final = 4
+"""One of so many that wake up has work to do, if others wait for more."""
 
 
 class Wanted:
@@ -16,7 +20,7 @@ class Wanted:
     Each method looks at a batch at most.
     """
 
-    __slots__ = ("_aside", "_called", "_doubtful", "_due", "_stirred")
+    __slots__ = ("_aside", "_called", "_doubtful", "_due", "_stirred", "_turn")
 
     def __init__(self) -> None:
         self._called: OrderedDict[Address, None] = OrderedDict()
@@ -27,8 +31,12 @@ class Wanted:
         """Those that cannot wake yet, with whether they were called: a version is being stored."""
         self._stirred = 0
         """How many of those aside are to be looked at again."""
-        self._doubtful: deque[Address] | None = None
-        """Those of which it is not known yet whether an entity that is awake waits for them."""
+        self._doubtful: OrderedDict[Address, None] | None = None
+        """Those of the called of which it is not known yet whether an entity that is awake waits
+        for them; None if nobody asks.
+        """
+        self._turn = 0
+        """How many have been taken, in a row of turns."""
 
     def __len__(self) -> int:
         return len(self._called) + len(self._due) + len(self._aside)
@@ -53,28 +61,44 @@ class Wanted:
             self._due.pop(address, None)
             self._called[address] = None
             if self._doubtful is not None:
-                self._doubtful.append(address)
+                self._doubtful[address] = None
         elif address not in self._called:
             self._due[address] = None
 
     def discard(self, address: Address) -> None:
         """Do not wake an entity."""
-        self._called.pop(address, None)
-        self._due.pop(address, None)
+        self._remove(address)
         self._aside.pop(address, None)
 
+    def _remove(self, address: Address) -> None:
+        self._called.pop(address, None)
+        self._due.pop(address, None)
+        if self._doubtful is not None:
+            self._doubtful.pop(address, None)
+
+    def take(self, address: Address) -> None:
+        """Wake an entity now."""
+        self.discard(address)
+        self._turn = (self._turn + 1) % _TURNS
+
     def first(self, most: int) -> list[Address]:
-        """The next, at most so many: a quarter of them have work to do, or more if fewer were
-        called.
+        """The next, at most so many, in turns: also if a single one can be taken at a time, those
+        that have work to do get their part.
         """
-        called = list(islice(self._called, most - min(len(self._due), most // 4)))
-        return called + list(islice(self._due, most - len(called)))
+        called, due = iter(self._called), iter(self._due)
+        found: list[Address] = []
+        for turn in range(self._turn + 1, self._turn + 1 + most):
+            one, other = (called, due) if turn % _TURNS else (due, called)
+            address = next(one, None) or next(other, None)
+            if address is None:
+                break
+            found.append(address)
+        return found
 
     def put_aside(self, address: Address) -> None:
         """Keep an entity that cannot wake yet, until `stir`."""
         self._aside[address] = address in self._called
-        self._called.pop(address, None)
-        self._due.pop(address, None)
+        self._remove(address)
 
     def stir(self) -> None:
         """Look again at those that could not wake: some may by now."""
@@ -94,10 +118,12 @@ class Wanted:
         next call looks at the next part. None if the end is reached.
         """
         if self._doubtful is None:
-            self._doubtful = deque(self._called)
-        part = [self._doubtful.popleft() for _ in range(min(most, len(self._doubtful)))]
-        found = [each for each in part if each in self._called and is_awaited(each)]
-        if not found and not self._doubtful:
-            self._doubtful = None
-            return None
-        return found
+            self._doubtful = self._called.copy()
+        part = list(islice(self._doubtful, most))
+        for each in part:
+            del self._doubtful[each]
+        found = [each for each in part if is_awaited(each)]
+        if self._doubtful:
+            return found
+        self._doubtful = None
+        return found or None
