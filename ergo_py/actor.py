@@ -112,7 +112,7 @@ class Actor(StreamVerbs[M_contra], IdleVerbs[M_contra]):
 
         Raises:
             EntityKindUnknownError: the node keeps no entities of this class.
-            BadInputError: the key is not a text of 1 to 1,000 characters.
+            BadInputError: the key is not a text of 1 to 1,000 characters, or has over 1,800 bytes.
         """
         return self.node._find_entity(kind, key, self._process)
 

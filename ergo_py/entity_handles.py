@@ -52,6 +52,10 @@ R = TypeVar("R")
 
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 """Characters that no stored name has: a zero, and halves of characters, which have no encoding."""
+_KEY_BYTES: Final = 1800
+"""Bytes of the longest key. With a kind of 200 characters it fits into a row of an index of
+PostgreSQL, which has 2,704 at most.
+"""
 
 
 class Address(NamedTuple):
@@ -97,7 +101,12 @@ def check_key(key: object) -> str:
     Raises:
         BadInputError: it is not a text that can be stored.
     """
-    return check_stored("entity(kind, key)", key)
+    plain = check_stored("entity(kind, key)", key)
+    if not plain.isascii() and len(plain.encode()) > _KEY_BYTES:
+        raise BadInputError(
+            "entity(kind, key)", key, f"a text of at most {_KEY_BYTES:,} bytes as UTF-8"
+        )
+    return plain
 
 
 def check_kind(cls: type, kind: object) -> str:

@@ -170,7 +170,7 @@ class Node(kernel_node.Node, StreamCalls):
 
         Raises:
             EntityKindUnknownError: the node keeps no entities of this class.
-            BadInputError: the key is not a text of 1 to 1,000 characters.
+            BadInputError: the key is not a text of 1 to 1,000 characters, or has over 1,800 bytes.
         """
         return self._find_entity(kind, key)
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         StateTooLargeError,
         StateTypeError,
         StateUnreadableError,
-        WriteRefusedError,
     )
     from .inspection import EntityInspector
     from .keeper import Entities, keys_of
@@ -44,7 +43,6 @@ __all__ = [
     "StateUnreadableError",
     "Store",
     "EntityStoreError",
-    "WriteRefusedError",
     "keys_of",
 ]
 
@@ -55,7 +53,7 @@ if not TYPE_CHECKING:
             "entity": "Entity",
             "errors": (
                 "AnswerUnknownError EntityStoreError FencedError StateTooLargeError "
-                "StateTypeError StateUnreadableError WriteRefusedError"
+                "StateTypeError StateUnreadableError"
             ),
             "inspection": "EntityInspector",
             "keeper": "Entities keys_of",

@@ -1,11 +1,10 @@
 """The errors of entities and of their stores."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from .._core.vocabulary.errors import ErgoError
 from .._core.vocabulary.public_names import show_public_names
-from ..entity_handles import Address
 
 __all__ = [
     "AnswerUnknownError",
@@ -14,7 +13,6 @@ __all__ = [
     "StateTypeError",
     "StateUnreadableError",
     "EntityStoreError",
-    "WriteRefusedError",
 ]
 
 
@@ -54,17 +52,6 @@ class AnswerUnknownError(ErgoError):
         self.kind = kind
         self.key = key
         self.id = id
-
-
-class WriteRefusedError(EntityStoreError):
-    """The store refused some writes of a batch for themselves alone, such as rows that are larger
-    than a row may be. Nothing of the batch was written.
-    """
-
-    def __init__(self, why: str, addresses: Iterable[Address]) -> None:
-        super().__init__(why)
-        self.addresses: frozenset[Address] = frozenset(addresses)
-        """The entities of the writes that were refused."""
 
 
 class StateTypeError(ErgoError, TypeError):

@@ -2,18 +2,24 @@
 
 from collections.abc import Callable
 from itertools import chain
+from typing import Final
 
 import trio
 
 from .._core.vocabulary.text import text_of
 from ..entity_handles import Address
 from .activations.activation import Activation
-from .errors import EntityStoreError, WriteRefusedError
+from .errors import EntityStoreError
 from .settings import Totals
 from .state_types import LARGE
 from .stores.store import Store, Write
 
 __all__ = ["GroupCommit"]
+
+_MOST: Final = 64 << 20
+"""Bytes of records after which a commit takes no more: a statement of PostgreSQL has 1 GB at most,
+which a thousand records of ``max_state`` reach.
+"""
 
 
 class GroupCommit:
@@ -75,22 +81,14 @@ class GroupCommit:
             EntityStoreError: the store cannot write.
         """
         self._written, self._gathered = self._gathered, {}
-        written, writes = self._written, list[Write]()
+        written = self._written
+        writes: list[Write] = []
         try:
-            for activation in list(written.values()):
-                try:
-                    writes.append(activation.take_write())
-                except Exception as error:
-                    del written[activation.address]
-                    self._fail_encoding(activation, error)
+            self._take_writes(writes)
             if not writes:
                 return []
             began = trio.current_time()
-            try:
-                await self._store.commit(writes)
-            except WriteRefusedError as error:
-                writes = self._without_refused(writes, error)
-                await self._store.commit(writes)
+            await self._store.commit(writes)
         except EntityStoreError as error:
             self._fail(writes, error)
             raise
@@ -109,6 +107,21 @@ class GroupCommit:
         self._totals.count_commit(len(writes), trio.current_time() - began)
         return list(zip(written.values(), writes, strict=True))
 
+    def _take_writes(self, writes: list[Write]) -> None:
+        written, size = self._written, 0
+        for activation in list(written.values()):
+            if size >= _MOST:
+                self._gathered[activation.address] = written.pop(activation.address)
+                continue
+            try:
+                write = activation.take_write()
+            except Exception as error:
+                del written[activation.address]
+                self._fail_encoding(activation, error)
+            else:
+                writes.append(write)
+                size += len(write.record or b"")
+
     def _fail(self, writes: list[Write], error: EntityStoreError) -> None:
         """Fail the entities of the commit under way."""
         for activation, write in zip(self._written.values(), writes, strict=True):
@@ -123,22 +136,6 @@ class GroupCommit:
         )
         self._note_failure("a record cannot be encoded; its entity ends", failure)
         activation.fail(failure)
-
-    def _without_refused(self, writes: list[Write], error: WriteRefusedError) -> list[Write]:
-        """Let the entities fail whose writes were refused. Returns the other writes.
-
-        Raises:
-            WriteRefusedError: there are no others, or none was refused.
-        """
-        others = [each for each in writes if each.address not in error.addresses]
-        if not others or len(others) == len(writes):
-            raise error
-        self._note_failure("a record cannot be stored; its entity ends", error)
-        for each in writes:
-            if each.address in error.addresses:
-                self._gathered.pop(each.address, None)
-                self._written.pop(each.address).fail(error)
-        return others
 
     async def finish(self) -> None:
         """Wait until all that was submitted is stored, or has failed."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
@@ -11,6 +11,9 @@ from ..supervision.specs import Backoff
 from .entity import Entity, state_type_of
 
 __all__ = ["Settings", "Totals", "names_of"]
+
+_MOST_STATE: Final = 256 << 20
+"""Bytes of a record that every store takes: SQLite and PostgreSQL have rows of 1 GB at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Settings:
         check_number("remember", self.remember, least=0.0)
         check_number("max_remembered", self.max_remembered, least=1, whole=True)
         check_number("attempts", self.attempts, least=1, whole=True)
-        check_number("max_state", self.max_state, least=1, whole=True)
+        check_number("max_state", self.max_state, least=1, most=_MOST_STATE, whole=True)
         check_number("max_waiting", self.max_waiting, least=1, whole=True)
 
 

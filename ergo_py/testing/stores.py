@@ -41,6 +41,16 @@ _ADA: Final = Address("Account", "ada")
 _BOB: Final = Address("Account", "bob")
 
 
+def _long(characters: int) -> str:
+    """A text of four bytes for each character, which no store can compress."""
+    choose = random.Random(characters)
+    return "".join(chr(choose.randrange(0x20000, 0x2A000)) for _ in range(characters))
+
+
+_LONGEST: Final = Address(_long(200), _long(450))
+"""The address with the most bytes."""
+
+
 class _Owner(Actor):
     """A process that has a store open."""
 
@@ -117,11 +127,11 @@ async def loads_keep_their_order(make: Callable[[], Store]) -> None:
 
 async def rows_are_whole(make: Callable[[], Store]) -> None:
     """A row is found as it was written: every key, a large record, a large version."""
-    keys = ["'; drop table", "a/b", "%", "\n", "é", "e\u0301", "中", "😀", "k" * 1000]
+    keys = ["'; drop table", "a/b", "%", "\n", "é", "e\u0301", "中", "😀", "k" * 1000, _LONGEST.key]
     writes = [
         Write(Address(kind, key), 0, 2**40 + number, 0, 0.1 + number, bytes([number]) * 300_000)
         for number, key in enumerate(keys)
-        for kind in ("Account", "Accounts")
+        for kind in ("Account", "Accounts", _LONGEST.kind)
     ]
     async with opened_store(make()) as store:
         await store.commit(writes)

@@ -1,6 +1,5 @@
 """The private parts of entities and their stores that tests look at."""
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,6 @@ __all__ = [
     "fill_file",
     "host_of",
     "keeping_of",
-    "limit_rows",
     "read_pragma",
     "set_synchronous",
     "table_sizes",
@@ -123,15 +121,6 @@ async def fill_file(store: SQLite) -> None:
         connection = file._open()
         pages = connection.execute("pragma page_count").fetchone()[0]
         connection.execute(f"pragma max_page_count = {pages}")
-
-    await store.run(limit)
-
-
-async def limit_rows(store: SQLite, size: int) -> None:
-    """Let no row have more bytes, on the connection that is open now."""
-
-    def limit(file: Any) -> None:
-        file._open().setlimit(sqlite3.SQLITE_LIMIT_LENGTH, size)
 
     await store.run(limit)
 

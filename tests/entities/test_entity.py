@@ -727,9 +727,9 @@ def test_an_unknown_kind_is_refused_with_the_line_to_write() -> None:
         async with open_bank(MemoryStore()) as node:
             with pytest.raises(EntityKindUnknownError, match=r"ChildSpec\(.*\[Thing\]"):
                 node.entity(Thing, "a")
-            wrong: list[Any] = ["", "x" * 1001, "a\0b", "\udc80", 7]
+            wrong: list[Any] = ["", "x" * 1001, "\U0001f600" * 451, "a\0b", "\udc80", 7]
             for key in wrong:
-                with pytest.raises(BadInputError, match="1 to 1,000 characters"):
+                with pytest.raises(BadInputError, match="1 to 1,000 characters|1,800 bytes"):
                     node.entity(Account, key)
 
     run_virtual(program)

@@ -808,6 +808,7 @@ def test_inspection_shows_the_work_of_the_keeper() -> None:
         ([Account], {"max_awake": 0}),
         ([Account], {"attempts": 0}),
         ([Account], {"idle": -1}),
+        ([Account], {"max_state": 1 << 29}),
     ],
 )
 def test_wrong_arguments_are_refused(kinds: Any, options: Any) -> None:

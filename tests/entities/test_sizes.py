@@ -1,27 +1,21 @@
-"""The size of a record: its bound, and rows that a store cannot take."""
+"""The size of a record, and of a batch."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import CallError, TargetDownError, ask, exposed
+from ergo_py import ask, exposed
 from ergo_py.entities import (
     Entity,
-    EntityStoreError,
     MemoryStore,
-    SQLite,
     StateTooLargeError,
-    WriteRefusedError,
 )
 from ergo_py.entities.record import Origin, Owed, Record
 from ergo_py.entities.stores.store import Write
-from ergo_py.entity_handles import Address
-from tests.entities.support import limit_rows
 
-from .bank import Account, Balance, open_bank, records, run_virtual
+from .bank import Balance, open_bank, records, run_virtual
 
 MOST = 10_000
 
@@ -138,45 +132,23 @@ def test_the_size_of_a_record_follows_its_changes() -> None:
     assert record.rest == 0
 
 
-async def test_a_row_that_the_store_refuses_fails_its_entity_only(tmp_path: Path) -> None:
-    store = SQLite(tmp_path / "state.db")
-    async with open_bank(store, kinds=[Box, Account]) as node:
-        await limit_rows(store, 50_000)
-        box, ada = node.entity(Box, "b"), node.entity(Account, "ada")
-        await box.call(ask(Box.fill, 10))
-        await ada.call(ask(Account.deposit, 1))
-        for amount in range(2, 5):
-            async with trio.open_nursery() as nursery:
-
-                async def fail() -> None:
-                    with pytest.raises(TargetDownError, match="Box/b would have a record above"):
-                        await box.call(ask(Box.fill, 60_000))
-
-                nursery.start_soon(fail)
-                assert await ada.call(ask(Account.deposit, 1)) == amount
-        await box.call(ask(Box.fill, 20))
-
-
-class Refusing(MemoryStore):
-    """Refuses the rows of some entities, or says so of others."""
-
-    def __init__(self, *refused: Address) -> None:
-        super().__init__()
-        self.refused = refused
-
-    async def commit(self, writes: Sequence[Write]) -> None:
-        """Write, or refuse."""
-        if not self.refused or any(each.address in self.refused for each in writes):
-            raise WriteRefusedError("it cannot be stored", self.refused)
-        await super().commit(writes)
-
-
-@pytest.mark.parametrize("refused", [(), (Address("Box", "b"),)], ids=["none", "all"])
-def test_a_batch_without_other_rows_fails_as_a_whole(refused: tuple[Address, ...]) -> None:
+def test_a_batch_takes_records_up_to_a_size_and_leaves_others_to_the_next() -> None:
     async def program() -> None:
-        async with open_bank(Refusing(*refused), kinds=[Box]) as node:
-            for _ in range(2):
-                with pytest.raises((CallError, EntityStoreError), match="cannot be stored"):
-                    await node.entity(Box, "b").call(ask(Box.fill, 10))
+        store = MemoryStore()
+        sizes: list[list[int]] = []
+
+        async def note(_number: int, writes: Sequence[Write]) -> None:
+            sizes.append([len(each.record or b"") >> 20 for each in writes])
+            await trio.sleep(0.01)
+
+        store.before_commit = note
+        async with open_bank(store, kinds=[Box], max_state=32 << 20) as node:
+            async with trio.open_nursery() as nursery:
+                for number in range(6):
+                    box = node.entity(Box, str(number))
+                    nursery.start_soon(box.call, ask(Box.fill, 24 << 20))
+            assert len(store.rows) == 6
+        assert [each for size in sizes for each in size] == [24] * 6
+        assert max(map(len, sizes)) == 3
 
     run_virtual(program)

@@ -440,7 +440,7 @@ def check_number(
             what,
             value,
             f"a{' whole' if whole else ''} number from {least:g}"
-            + (f" to {most:g}" if most != inf else " up")
+            + (f" to {most if isinstance(most, int) else f'{most:g}'}" if most != inf else " up")
             + hint,
         )
 

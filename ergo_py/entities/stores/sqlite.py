@@ -9,7 +9,7 @@ from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ...actor import Actor
 from ...entity_handles import Address
-from ..errors import EntityStoreError, FencedError, WriteRefusedError
+from ..errors import EntityStoreError, FencedError
 from .file_systems import check_local_disk
 from .sqlite_file import SQLiteFile
 from .store import Due, Row, Write
@@ -17,8 +17,6 @@ from .threaded import ThreadedStore
 
 __all__ = ["SQLite"]
 
-_BESIDE: Final = 10_000
-"""Bytes of a row beside its record, at most: a key of 1,000 characters, the kind, and numbers."""
 _MANY: Final = 200
 """Rows that a statement reads."""
 _INSERT: Final = "insert or ignore into entities values (?, ?, ?, ?, ?)"
@@ -65,7 +63,8 @@ class SQLite(ThreadedStore):
             )
         if synchronous not in ("FULL", "NORMAL"):
             raise BadInputError("SQLite(synchronous)", synchronous, '"FULL" or "NORMAL"')
-        self.path: Path = Path(path)
+        # Also for a program that changes its directory later.
+        self.path: Path = Path(path).absolute()
         self._synchronous = synchronous
         self._warning = ""
         self._identity: tuple[int, int] | None = None
@@ -218,29 +217,9 @@ class _Rows:
             self._roll_back(connection)
             raise
         except Exception as error:
-            too_large = self._too_large(connection, error, writes)
-            if too_large:
-                self._roll_back(connection)
-                most = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
-                raise WriteRefusedError(
-                    f"{', '.join(map(str, too_large))} would have a record above the {most:,} "
-                    f"bytes of a row of {self._file.path}",
-                    too_large,
-                ) from error
             # Whatever it was, the transaction must not stay open.
             self._file.drop()
             raise self._file.failed("write to", error) from error
-
-    def _too_large(
-        self, connection: sqlite3.Connection, error: Exception, writes: Sequence[Write]
-    ) -> list[Address]:
-        """The entities whose rows are larger than a row may be, if that is the error."""
-        if not isinstance(error, sqlite3.DataError | OverflowError):
-            return []
-        room = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - _BESIDE
-        return [
-            each.address for each in writes if each.record is not None and len(each.record) > room
-        ]
 
     def _count(self, connection: sqlite3.Connection, addresses: Sequence[Address]) -> int:
         statement = "select count(*) from entities where kind = ? and key = ?"

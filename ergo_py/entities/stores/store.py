@@ -96,8 +96,6 @@ class Store(Protocol):
         Raises:
             FencedError: a row has another version than ``base``, or a token is too low. Nothing
                 was written.
-            WriteRefusedError: it can never write some of the rows. Nothing was written, and the
-                others are given to it again.
             EntityStoreError: it cannot write. Each row may have been written.
         """
 

@@ -444,3 +444,20 @@ async def test_a_system_without_a_table_of_mounts_refuses_no_file(
 
     async with opened_store(SQLite(tmp_path / "state.db")) as store:
         assert await store.load([ADA]) == [None]
+
+
+async def test_a_file_stays_the_same_when_the_program_changes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SQLite("state.db")
+    async with open_bank(store) as node:
+        ada, keeper = node.entity(Account, "ada"), node.whereis("entities")
+        assert await ada.call(ask(Account.deposit, 1)) == 1
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path / "other")
+        assert await ada.call(ask(Account.deposit, 1)) == 2
+        assert keeper is not None
+        node.kill(keeper)
+        assert await ada.call(ask(Account.deposit, 1), once="x", retry=True) == 3
+    assert repr(store) == f"SQLite({str(tmp_path / 'state.db')!r})"
