@@ -5,7 +5,15 @@ from typing import Any, Final
 from ..._core.vocabulary.ids import PID, Alias
 from ...entity_handles import Address, Fresh, Once, Post, Retry, check_key, check_stored
 from ...methods import MethodCall, MethodCast
+from ...network.protocol.failures import add_errors
 from ..activations.deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire
+from ..errors import (
+    AnswerUnknownError,
+    EntityStoreError,
+    StateTooLargeError,
+    StateTypeError,
+    StateUnreadableError,
+)
 from ..record import Origin
 
 __all__ = [
@@ -21,6 +29,10 @@ __all__ = [
 
 ENTITY: Final = "ergo.entities"
 """The first part of all messages between hosts."""
+
+add_errors(
+    AnswerUnknownError, EntityStoreError, StateTooLargeError, StateTypeError, StateUnreadableError
+)
 
 
 def wire_message(message: object) -> list[object]:

@@ -34,7 +34,7 @@ from ..messages.listed_class import RefusedValueError
 from ..messages.message_types import MessageTypes, reason_of
 from .operations import Failure
 
-__all__ = ["error_of", "failure_of"]
+__all__ = ["add_errors", "error_of", "failure_of"]
 
 
 _ERGO: Final[dict[str, type[ErgoError]]] = {
@@ -62,6 +62,11 @@ _ERGO: Final[dict[str, type[ErgoError]]] = {
 
 _SPECIAL: Final = frozenset({"__cause__", "__notes__"})
 """Fields of all exceptions that travel."""
+
+
+def add_errors(*classes: type[ErgoError]) -> None:
+    """Let the errors of a further part of the framework arrive in their own class."""
+    _ERGO.update({cls.__name__: cls for cls in classes})
 
 
 def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:

@@ -28,7 +28,7 @@ from ergo_py import (
 )
 from ergo_py.cluster import Cluster
 from ergo_py.cluster.lease import LeaseTerms
-from ergo_py.entities import Entities, Entity, FencedError, MemoryStore
+from ergo_py.entities import Entities, Entity, FencedError, MemoryStore, StateTypeError
 from ergo_py.entities.shards.host import Host, PassedCaller
 from ergo_py.entities.shards.map_keeper import MapKeeper, host_lease, map_address
 from ergo_py.entities.shards.shard_map import Place, ShardMap
@@ -190,6 +190,17 @@ async def test_each_node_reaches_the_entities_of_all_nodes(world: World) -> None
         node.node.entity(Counting, "key 0").send(cast(Counting.add, by=100))
     await trio.sleep(1)
     assert await add(nodes[0], "key 0", 0) == 13 + 3 + 300
+
+
+@simulated(seeds=1)
+async def test_errors_of_entities_arrive_in_their_class_on_all_nodes(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore())
+    await wait_balanced(nodes)
+    half: Any = 0.5
+
+    for node in nodes:
+        with pytest.raises(StateTypeError, match="value: got 0.5"):
+            await node.run(partial(call, key="key 0", request=ask(Counting.add, half)))
 
 
 @simulated(seeds=1)
