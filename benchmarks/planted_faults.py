@@ -458,6 +458,12 @@ FAULTS = (
         "            pass\n",
     ),
     Planted(
+        "no kept answer is known",
+        *(bank, COMMANDS),
+        "        if encoded is None:\n            error =",
+        "        if encoded is not self:\n            error =",
+    ),
+    Planted(
         "a repetition gets no answer of its own",
         *(bank, COMMANDS),
         "            value, error = self._kept(id, encoded)\n",

@@ -326,6 +326,12 @@ class Book:
         if entry and entry not in self.balance(key).entries:
             self.complaints.append(f"{what} of {key} tells of {entry!r}, which is not stored")
 
+    def check_unknown(self, key: str, request: Any, error: AnswerUnknownError) -> None:
+        """Y4: only an answer that was deferred may be unknown, and its command is stored."""
+        self.check_stored(key, request.id, "an answer that is not known")
+        if not isinstance(request, Clear):
+            self.complaints.append(f"{request} was answered with {error}")
+
     def audit(self, writes: Sequence[Write]) -> None:
         """Look at a commit. Y6: an entity has got a message only if its sender has stored it, and a
         sender forgets a message only if its receiver has stored the effect.
@@ -412,8 +418,8 @@ class Client:
             book.refused.add(id)
             del book.unknown[id]
             return
-        except AnswerUnknownError:
-            book.check_stored(key, id, "an answer that is not known")
+        except AnswerUnknownError as error:
+            book.check_unknown(key, request, error)
             return
         except ErgoError:
             return
@@ -424,6 +430,9 @@ class Client:
         if random.random() < 0.2:
             try:
                 again = await self.ask(Account, key, request, id, 2)
+            except AnswerUnknownError as error:
+                book.check_unknown(key, request, error)
+                return
             except ErgoError:
                 return
             if again != answer:
