@@ -28,6 +28,7 @@ from .activations.activation import Activation
 from .activations.awaited import is_awaited
 from .activations.deliveries import Delivery, Leave, Look
 from .activations.wanted import Wanted
+from .asleep import Asleep
 from .entity import Entity
 from .errors import EntityStoreError, FencedError, StateTypeError
 from .group_commit import GroupCommit
@@ -89,10 +90,7 @@ class Keeping:
         self.kernel: Final = keeper._process.kernel
         self.totals: Totals = Totals()
         self.inspection: KeeperInspection = KeeperInspection(self)
-        self.parked: dict[Address, int] = {}
-        """How many parked messages sleeping entities have, as far as it is known: of those that
-        were awake, and of all after a search.
-        """
+        self.asleep: Asleep = Asleep()
         self.host: Host | None = None
         """The shards of this node; None if the store belongs to this node alone."""
         self._bell = Bell(self.kernel.clock, self.kernel.router.turns)
@@ -100,25 +98,17 @@ class Keeping:
             store, self.totals, self._bell.ring, self._note_failure, self.settings.max_state
         )
         former, settings = table.keeping, keeper.settings
-        self.id_clock: Final = (
-            # That of the program: a new one would follow a wall clock that was set forward.
-            former.id_clock
-            if isinstance(former, Keeping)
-            else IdClock(settings.now, settings.remember)
-        )
-        """The clock by which ids of commands grow old."""
+        clock = former.id_clock if isinstance(former, Keeping) else None
+        self.id_clock: IdClock = clock or IdClock(settings.now, settings.remember)
+        """The clock by which ids of commands grow old. It goes on when the keeper restarts: a new
+        one would follow a wall clock that was set forward.
+        """
         self.id_clock.change(settings.now, settings.remember)
         self._schedule = Schedule(settings.now)
         self._wanted = Wanted()
         self._idle_bell = False
         """An entity waits for room: ring when another may sleep."""
-        self._failures: dict[Address, int] = {}
-        """How often the process of an entity has failed in a row."""
         self._names: dict[PID, Address] = {}
-        self._tries: dict[Address, dict[int, float]] = {}
-        """The moments of the next attempts of entities that sleep while they owe messages: to wake
-        them does not count as an attempt.
-        """
 
     @property
     def settings(self) -> Settings:
@@ -182,7 +172,7 @@ class Keeping:
     def note_asleep(self, address: Address, parked: int) -> None:
         """Note how many parked messages a sleeping entity has."""
         if parked and str(address) not in self.active:
-            self.parked[address] = parked
+            self.asleep.parked[address] = parked
 
     def want(self, address: Address, *, is_called: bool = True) -> None:
         """Wake an entity that others wait for, or that has work to do; or let it wake again when it
@@ -355,8 +345,8 @@ class Keeping:
             return
         turns = self.kernel.router.turns if len(written) <= _FEW else None
         for activation, write in written:
-            if self._failures:
-                self._failures.pop(write.address, None)
+            if self.asleep.failures:
+                self.asleep.failures.pop(write.address, None)
             if write.due is not None:
                 self.schedule(write.due, write.address)
             activation.release(write, turns)
@@ -480,9 +470,8 @@ class Keeping:
             return
         self.totals.count_waking()
         self._wanted.discard(address)
-        self.parked.pop(address, None)
         try:
-            activation.start(self._tries.pop(address, None))
+            activation.start(self.asleep.wake(address))
         except StateTypeError as error:  # the state of `init`, or of this version of its class
             await process.shut(_ASLEEP)
             self._give_up_start(activation, row, error)
@@ -520,8 +509,8 @@ class Keeping:
                 caller.settle(None, error)
 
     def _schedule_again(self, address: Address) -> None:
-        failures = self._failures[address] = self._failures.get(address, 0) + 1
-        self.schedule(self.now() + self.pause(failures - 1), address)
+        failures = self.asleep.count_failure(address)
+        self.schedule(self.now() + self.pause(failures), address)
 
     # -- sleep -------------------------------------------------------------------------------------
 
@@ -561,7 +550,7 @@ class Keeping:
         moments = activation.moments()
         await process.shut(_ASLEEP)
         if moments:
-            self._tries[activation.address] = moments
+            self.asleep.moments[activation.address] = moments
         self.totals.count_sleep()
         self.ended(process.id, _ASLEEP)
         return True
@@ -583,7 +572,7 @@ class Keeping:
         else:
             self.table.slots.pop(name, None)
         if reason is _ASLEEP:
-            self._failures.pop(address, None)
+            self.asleep.failures.pop(address, None)
         if reason is not _ASLEEP and activation.due is not None and self._is_here(address):
             self._schedule_again(address)
         if self.host is not None:

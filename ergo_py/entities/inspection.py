@@ -150,7 +150,7 @@ class KeeperInspection:
                 counts["awake"] += 1
                 for each in activation.record.owed.values():
                     counts["parked" if each.is_parked else "owed"] += each.due <= now
-        for address, count in self._keeping.parked.items():
+        for address, count in self._keeping.asleep.parked.items():
             counts["parked"] += count * (address.kind == kind)
         counts["due"] = self._keeping.count_due(kind)
         return {each: counts[each] for each in ("awake", "owed", "due", "parked")}

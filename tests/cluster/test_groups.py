@@ -143,7 +143,7 @@ class LateKeeper(Puppet):
         return await super().handle_call(request, caller)
 
 
-async def test_the_successor_of_a_keeper_is_greeted_after_the_end_of_that_one(
+async def test_the_successor_of_a_keeper_is_greeted_after_its_end(
     autojump_clock: Any,
 ) -> None:
     """It may have got its number before, and all numbers of a keeper are forgotten with its end."""

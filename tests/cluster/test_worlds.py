@@ -37,7 +37,7 @@ def test_a_new_keeper_of_groups_knows_a_node_that_was_stopped() -> None:
     assert len(world.plan.faults) == 2
 
 
-def test_a_keeper_of_groups_is_known_that_answers_in_place_of_one_that_was_killed() -> None:
+def test_a_keeper_of_groups_is_known_that_follows_a_killed_keeper() -> None:
     world = Simulation(groups, 1).run_plan(Plan.read(ANSWERED))
 
     assert len(world.plan.faults) == 3

@@ -9,6 +9,7 @@ from ergo_py import Actor, InitError, Node, Shutdown
 from ergo_py.entities import FencedError, SQLite, Store
 from ergo_py.entities.activations.wanted import Wanted
 from ergo_py.entities.active_entities import Keeping
+from ergo_py.entities.asleep import Asleep
 from ergo_py.entities.schedule import Schedule
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entities.stores.threaded import ThreadedStore
@@ -110,7 +111,7 @@ def table_sizes(keeping: Keeping) -> dict[str, int]:
     return {
         name: len(each)
         for name, each in tables.items()
-        if isinstance(each, dict | Schedule | Wanted)
+        if isinstance(each, dict | Schedule | Wanted | Asleep)
     }
 
 

@@ -199,7 +199,7 @@ async def test_errors_of_entities_arrive_in_their_class_on_all_nodes(world: Worl
     half: Any = 0.5
 
     for node in nodes:
-        with pytest.raises(StateTypeError, match="value: got 0.5"):
+        with pytest.raises(StateTypeError, match=r"value: got 0\.5"):
             await node.run(partial(call, key="key 0", request=ask(Counting.add, half)))
 
 
