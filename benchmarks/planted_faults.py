@@ -529,8 +529,8 @@ FAULTS = (
     Planted(
         "a refused command changes the state",
         *(bank, ACTIVATION),
-        "        self.entity.put_state(self._state_type.again(self._stored))\n",
-        "        pass\n",
+        "        state = self._state_type.again(self._stored)\n",
+        "        state = self.entity.state\n",
     ),
     Planted(
         "messages overtake each other",
