@@ -1,7 +1,8 @@
 """The parts of a state, and which types they have: compiled once from the annotations of a class.
 
-Two questions are answered by the same walk, which does not recurse: whether each value has exactly
-the type of its field, and which defaults msgspec has left out of a decoded dataclass.
+Two questions are answered by walks that do not recurse: whether each value has exactly the type of
+its field, and which defaults msgspec has left out of a decoded dataclass. They take all values of a
+place at once: those of the field ``price`` of all lines of all orders.
 """
 
 import dataclasses
@@ -9,16 +10,15 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, time
-from operator import attrgetter, countOf
+from itertools import chain
+from operator import attrgetter
 from typing import (
     Annotated,
     Any,
     Final,
-    Generic,
     Literal,
     TypeAlias,
     TypeGuard,
-    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -32,13 +32,10 @@ from .errors import StateTypeError
 
 __all__ = ["StateParts", "hints_of", "is_class", "left_out"]
 
-_T = TypeVar("_T")
-_Within: TypeAlias = "Iterable[tuple[_Place, Collection[object], str]]"
-"""The values inside of a value, the place where they are, and its name; "" for many values."""
-_Inside: TypeAlias = "_Within | str"
-"""The same; a text tells why the value is wrong."""
-_Parts: TypeAlias = "dict[type, _Part[Any]]"
-_Classes: TypeAlias = "dict[object, _Part[Any]]"
+_Columns: TypeAlias = "Iterable[tuple[str, _Place, Collection[object]]]"
+"""Values inside of others: their name, "" for elements; the place where they are; the values."""
+_Parts: TypeAlias = "dict[type, _Part]"
+_Classes: TypeAlias = "dict[object, _Part]"
 _ROUND: Final = frozenset({str, int, float, bool, bytes, type(None)})
 """What msgspec decodes to an equal value whenever it encodes the exact type."""
 _KNOWN: Final = 64
@@ -48,16 +45,7 @@ _KNOWN: Final = 64
 class StateParts:
     """All parts of a state of a class."""
 
-    __slots__ = (
-        "_place",
-        "classes",
-        "completes",
-        "is_flat",
-        "is_plain",
-        "is_round",
-        "known",
-        "reloads",
-    )
+    __slots__ = ("_place", "classes", "completes", "is_flat", "is_round", "known", "reloads")
 
     def __init__(self, cls: type) -> None:
         found: _Classes = {}
@@ -84,63 +72,69 @@ class StateParts:
             and not any(place.contains_itself() for place in places)
         )
         """Whether all that is encoded from the right types can be decoded, and is equal."""
-        self.is_plain: Final = self.is_flat and self.is_round
-
-    def fit(self, state: object) -> bool:
-        """Whether the state and all its parts have exactly the types of the annotations."""
-        todo: list[tuple[_Place, Collection[object], str]] = [(self._place, (state,), "")]
-        while todo:
-            place, values, _ = todo.pop()
-            if not place.allows(values):
-                return False
-            if place.parts:
-                for each in values:
-                    part = place.parts.get(type(each))
-                    if part is not None:
-                        inside = part.inside(each)
-                        if isinstance(inside, str):
-                            return False
-                        todo.extend(inside)
-        return True
 
     def wrong(self, state: object) -> str:
-        """What does not fit, for the author of the program; "" if all fits."""
-        todo: list[tuple[str, _Place, object]] = [("", self._place, state)]
+        """What does not have exactly the type of its annotation, for the author of the program; ""
+        if all is right.
+        """
+        return self._walk(state, is_apart=False) and self._walk(state, is_apart=True)
+
+    def _walk(self, state: object, *, is_apart: bool) -> str:
+        """What is wrong. A large state is looked at fast, since all values of a place are together;
+        the path of a wrong value is known if each is apart.
+        """
+        todo: list[tuple[str, _Place, Collection[object]]] = [("", self._place, (state,))]
         while todo:
-            path, place, value = todo.pop()
-            if type(value) not in place.types:
-                return place.refusal(path, value)
-            part = place.parts.get(type(value))
-            if part is None:
-                continue
-            inside = part.inside(value)
-            if isinstance(inside, str):
-                return f"{path or 'it'} {inside}"
-            keys = list(value) if isinstance(value, dict) else None
-            for inner, values, name in inside:
-                for number, each in enumerate(values):
-                    label = name or f"[{shown(keys[number]) if keys is not None else number}]"
-                    todo.append((f"{path}{label}".removeprefix("."), inner, each))
+            path, place, values = todo.pop()
+            if not place.allows(values):
+                return place.refusal(path.removeprefix("."), values)
+            for cls, part in place.parts.items():
+                those = values if place.is_one else [v for v in values if type(v) is cls]
+                if not those:
+                    continue
+                inside = part.inside(those)
+                if isinstance(inside, str):
+                    return f"{path.removeprefix('.') or 'it'} {inside}"
+                if is_apart:
+                    todo += _apart(path, those, inside)
+                    continue
+                for column in inside:
+                    if column[1].parts:
+                        todo.append(column)
+                    elif not column[1].allows(column[2]):
+                        return "it is wrong"
         return ""
 
     def complete(self, state: object) -> None:
         """Put missing defaults into the state and its parts."""
+        seen: set[int] = set()  # a state that contains itself is refused later
         todo: list[tuple[_Place, Collection[object]]] = [(self._place, (state,))]
         while todo:
             place, values = todo.pop()
-            if not place.misses:
-                continue
-            for each in values:
-                part = place.parts.get(type(each))
-                if part is not None:
-                    part.complete(each)
-                    todo.extend((inner, inside) for inner, inside, _ in part.within(each))
+            new = [each for each in values if id(each) not in seen]
+            seen.update(map(id, new))
+            for cls, part in place.parts.items():
+                those = [each for each in new if type(each) is cls]
+                part.complete(those)
+                inside = part.inside(those) if those else ""
+                if not isinstance(inside, str):
+                    todo += [(inner, found) for _, inner, found in inside if inner.misses]
+
+
+def _apart(path: str, values: Collection[object], inside: "_Columns") -> "_Columns":
+    """Each value inside of a single value, with its path."""
+    (value,) = values
+    keys = list(value) if isinstance(value, dict) else None
+    for name, place, found in inside:
+        for number, each in enumerate(found):
+            label = name or f"[{shown(keys[number]) if keys is not None else number}]"
+            yield f"{path}{label}", place, (each,)
 
 
 class _Place:
     """Where values of an annotation are: a field, or the elements of a list."""
 
-    __slots__ = ("is_round", "misses", "only", "parts", "text", "types")
+    __slots__ = ("is_one", "is_round", "misses", "parts", "text", "types")
 
     def __init__(
         self,
@@ -156,20 +150,14 @@ class _Place:
         )
         self.parts: Final = parts
         self.types: Final = frozenset({*leaves, *parts})
-        self.only: Final = next(iter(self.types)) if len(self.types) == 1 else None
+        self.is_one: Final = len(self.types) == 1
         self.is_round: Final = is_round
         self.misses = False
         """Whether a value here, or a part of it, may miss a default; see ``_mark``."""
 
     def allows(self, values: Collection[object]) -> bool:
         """Whether all values have one of the types, without a look inside."""
-        if self.only is not None:  # an encoded state may have a million numbers
-            return countOf(map(type, values), self.only) == len(values)
         return self.types.issuperset(map(type, values))
-
-    def has_right_leaves(self, values: Collection[object]) -> bool:
-        """Whether all values have one of the types, and nothing inside."""
-        return not self.parts and self.allows(values)
 
     def contains_itself(self) -> bool:
         """Whether its values can be of any depth."""
@@ -184,8 +172,9 @@ class _Place:
                 todo += [each for part in place.parts.values() for each in part.places]
         return False
 
-    def refusal(self, path: str, value: object) -> str:
-        """What is wrong with a value, and what to write."""
+    def refusal(self, path: str, values: Collection[object]) -> str:
+        """What is wrong with one of the values, and what to write."""
+        value = next(each for each in values if type(each) not in self.types)
         where = f"{path}: " if path else ""
         cls = type(value)
         got = f"{where}got {shown(value)}, which is a {cls.__qualname__}; here is a {self.text}, "
@@ -203,7 +192,7 @@ class _Place:
         return got + f"and it would be another value after it is loaded: write {write}"
 
 
-class _Part(Generic[_T]):
+class _Part:
     """Values of one class that have values inside, or that are not always loaded as they were."""
 
     reloads = False
@@ -214,52 +203,46 @@ class _Part(Generic[_T]):
     def __init__(self) -> None:
         self.missing, self.places = [], []
 
-    def inside(self, value: _T) -> _Inside:
-        """The values inside; a text tells that ``value`` is wrong."""
-        return self.within(value)
-
-    def within(self, value: _T) -> _Within:
-        """The values inside of a value that is right."""
+    def inside(self, values: Collection[Any]) -> "_Columns | str":
+        """The values inside of some values; a text tells why one of them is wrong."""
         return ()
 
-    def complete(self, value: _T) -> None:
-        """Put missing defaults into a value."""
+    def complete(self, values: Collection[object]) -> None:
+        """Put missing defaults into values."""
 
 
-class _Elements(_Part[Collection[object]]):
+class _Elements(_Part):
     """A list, a set, or a tuple of any length."""
 
-    def inside(self, value: Collection[object]) -> _Inside:
-        return () if self.places[0].has_right_leaves(value) else self.within(value)
-
-    def within(self, value: Collection[object]) -> _Within:
-        return ((self.places[0], value, ""),)
+    def inside(self, values: Collection[Collection[object]]) -> "_Columns | str":
+        return (("", self.places[0], _joined(values)),)
 
 
-class _Items(_Part[tuple[object, ...]]):
+class _Items(_Part):
     """A tuple with a place for each element."""
 
-    def within(self, value: tuple[object, ...]) -> _Within:
-        pairs = enumerate(zip(self.places, value, strict=True))
-        return [(place, (each,), f"[{number}]") for number, (place, each) in pairs]
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text: Final = text
+
+    def inside(self, values: Collection[tuple[object, ...]]) -> "_Columns | str":
+        count = len(self.places)
+        for each in values:
+            if len(each) != count:
+                return f"has {len(each)} elements, and {self.text} has {count}"
+        names = (f"[{number}]" for number in range(count))
+        return zip(names, self.places, zip(*values, strict=True), strict=True)
 
 
-class _Table(_Part[dict[object, object]]):
+class _Table(_Part):
     """A dict of any keys."""
 
-    def inside(self, value: dict[object, object]) -> _Inside:
-        keys, values = self.places
-        if keys.has_right_leaves(value):
-            found = value.values()
-            return () if values.has_right_leaves(found) else ((values, found, ""),)
-        return self.within(value)
-
-    def within(self, value: dict[object, object]) -> _Within:
-        keys, values = self.places
-        return ((keys, value.keys(), ""), (values, value.values(), ""))
+    def inside(self, values: Collection[dict[object, object]]) -> "_Columns | str":
+        keys, inner = self.places
+        return (("", keys, _joined(values)), ("", inner, _joined([*map(dict.values, values)])))
 
 
-class _Keys(_Part[dict[str, object]]):
+class _Keys(_Part):
     """A dict of a TypedDict."""
 
     def __init__(self, cls: type) -> None:
@@ -267,38 +250,38 @@ class _Keys(_Part[dict[str, object]]):
         self.name: Final = cls.__name__
         self.names: list[str] = []
 
-    def inside(self, value: dict[str, object]) -> _Inside:
-        for key in value:
+    def inside(self, values: Collection[dict[str, object]]) -> "_Columns | str":
+        for key in _joined(values):
             if type(key) is not str or key not in self.names:
                 return f"has the key {shown(key)}, which {self.name} does not have: add it there"
-        return self.within(value)
+        return [
+            (f".{name}", place, [each[name] for each in values if name in each])
+            for name, place in zip(self.names, self.places, strict=True)
+        ]
 
-    def within(self, value: dict[str, object]) -> _Within:
-        pairs = zip(self.names, self.places, strict=True)
-        return [(place, (value[name],), f".{name}") for name, place in pairs if name in value]
 
-
-class _Clock(_Part[time]):
+class _Clock(_Part):
     """A time of a day, whose offset is stored in minutes."""
 
-    def inside(self, value: time) -> _Inside:
-        if msgspec.msgpack.decode(_encode(value), type=time) == value:
+    def inside(self, values: Collection[time]) -> "_Columns | str":
+        if all(msgspec.msgpack.decode(_encode(each), type=time) == each for each in values):
             return ()
         return "has an offset with seconds, which are not stored: write another `tzinfo`"
 
 
-class _Object(_Part[object]):
+class _Object(_Part):
     """A dataclass, a struct or a named tuple."""
 
-    def __init__(self, cls: type, names: Iterable[str]) -> None:
+    def __init__(self, cls: type, names: Collection[str]) -> None:
         super().__init__()
-        self.names: Final = tuple(names)
-        self.classes: Final[Callable[[object], object]] = attrgetter(
-            "__class__", *(f"{name}.__class__" for name in self.names)
+        self.names: Final = names
+        self.classes: Final[Callable[[object], Any]] = attrgetter(
+            "__class__", *(f"{name}.__class__" for name in names)
         )
-        self.known: set[object] = set()
+        self.known: Final[set[object]] = set() if names else {cls}
         """Types of the object and its fields that were right."""
-        self.parts: list[tuple[Callable[[object], object], _Place, str]] = []
+        self.fields: list[tuple[str, _Place, Callable[[object], object]]] = []
+        self.parts: list[tuple[str, _Place, Callable[[object], object]]] = []
         """The fields with values inside."""
         self.missing = left_out(cls)
         self.completes = any(not field.init for field in self.missing)
@@ -308,35 +291,32 @@ class _Object(_Part[object]):
         """Take the places of the fields, which may be of this class again."""
         self.places.extend(places)
         for name, place in zip(self.names, self.places, strict=True):
-            if place.parts:
-                self.parts.append((attrgetter(name), place, f".{name}"))
+            self.fields.append((f".{name}", place, attrgetter(name)))
+        self.parts.extend(each for each in self.fields if each[1].parts)
 
-    def inside(self, value: object) -> _Inside:
+    def inside(self, values: Collection[object]) -> "_Columns | str":
         try:
-            classes = self.classes(value)
+            is_known = self.known.issuperset(map(self.classes, values))
+            new = () if is_known else {*map(self.classes, values)}
         except AttributeError as error:
             return f"misses a field: {error}"
-        if classes not in self.known:
-            fields = zip(self.names, self.places, strict=True)
-            if any(type(getattr(value, name)) not in place.types for name, place in fields):
-                return self._all(value)
-            if len(self.known) < _KNOWN:
+        for classes in new:
+            pairs = zip(self.places, classes[1:], strict=True)
+            if len(self.known) < _KNOWN and all(cls in place.types for place, cls in pairs):
                 self.known.add(classes)
-        return self.within(value)
+        fields = self.parts if is_known else self.fields
+        return [(name, place, [*map(get, values)]) for name, place, get in fields]
 
-    def _all(self, value: object) -> _Within:
-        pairs = zip(self.names, self.places, strict=True)
-        return [(place, (getattr(value, name),), f".{name}") for name, place in pairs]
+    def complete(self, values: Collection[object]) -> None:
+        for field in self.missing:
+            for each in values:
+                if field.name not in vars(each):
+                    vars(each)[field.name] = _default(each, field)
 
-    def within(self, value: object) -> _Within:
-        return [(place, (get(value),), name) for get, place, name in self.parts]
 
-    def complete(self, value: object) -> None:
-        if self.missing:
-            attributes = vars(value)
-            for field in self.missing:
-                if field.name not in attributes:
-                    attributes[field.name] = _default(value, field)
+def _joined(values: Collection[Collection[object]]) -> Collection[object]:
+    """All elements, without a copy of those of a single list."""
+    return next(iter(values)) if len(values) == 1 else [*chain.from_iterable(values)]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -386,7 +366,8 @@ def _place_of(annotation: object, found: "_Classes", places: list[_Place]) -> _P
     else:
         is_fixed = origin is tuple and Ellipsis not in args
         is_round = not is_fixed
-        values = _Items() if is_fixed else _Table() if origin is dict else _Elements()
+        text = inspect.formatannotation(annotation)
+        values = _Items(text) if is_fixed else _Table() if origin is dict else _Elements()
         values.places = [place_of(each) for each in args if each is not Ellipsis]
         parts[origin] = values
     place = _Place(annotation, leaves, parts, is_round)

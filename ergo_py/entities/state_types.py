@@ -74,8 +74,9 @@ class StateType:
                 f"{self.name}: {error}; write plain fields, and msgspec.Struct classes with "
                 "`tag=True` where a part may have one of several classes"
             ) from error
-        if not self._parts.fit(first):
-            raise StateTypeError(f"{self.name}() has a wrong default: {self._parts.wrong(first)}")
+        wrong = self._parts.wrong(first)
+        if wrong:
+            raise StateTypeError(f"{self.name}() has a wrong default: {wrong}")
 
     def is_first_large(self, encoded: bytes) -> bool:
         """Whether this is the first state of the class that is large."""
@@ -113,25 +114,30 @@ class StateType:
             if parts.completes:
                 parts.complete(state)
             encoded = _encode(state)
-            same = before if encoded == before else None
-            if same is not None and parts.is_plain and type(state) is self.cls:
-                return same  # values of other types have other bytes, but for enums
-            is_right = parts.classes(state) in parts.known and (parts.is_flat or same is not None)
-            if not is_right and not parts.fit(state):
-                raise TypeError("a value has another type than its field")
-            if same is not None:
-                return same
+            if not (parts.is_flat and parts.classes(state) in parts.known):
+                wrong = parts.wrong(state)
+                if wrong:
+                    raise TypeError(wrong)
+            if before is not None and encoded == before:
+                return before
             if not parts.is_round:
                 again = self._decode(encoded)
                 if parts.reloads:
                     _compare(state, again)
         except Exception as error:
-            wrong = "" if isinstance(error, RecursionError) else parts.wrong(state)
             raise StateTypeError(
-                f"the state cannot be stored as a {self.name}: {wrong or error}; the change was "
-                "undone, and the entity has the state of before"
+                f"the state cannot be stored as a {self.name}: {self._reason(state, error)}; the "
+                "change was undone, and the entity has the state of before"
             ) from error
         return encoded
+
+    def _reason(self, state: object, error: Exception) -> str:
+        if isinstance(error, RecursionError):
+            return str(error)
+        try:
+            return self._parts.wrong(state) or str(error)
+        except Exception:  # of an object that has changed in the hands of another thread
+            return str(error)
 
     def again(self, encoded: bytes) -> Any:
         """The state with these bytes, which this program has made."""

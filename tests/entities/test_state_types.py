@@ -181,6 +181,8 @@ _SECONDS = timezone(timedelta(minutes=53, seconds=28))  # as before there were z
         ({"tags": ["a", "a"]}, r"tags: .*list; here is a set\[str\], .* write set\("),
         ({"tags": frozenset("a")}, "tags: .*frozenset"),
         ({"pair": [1, None]}, "pair: .*list; here is a tuple"),
+        ({"pair": (1, None, 2)}, r"pair has 3 elements, and tuple\[int, .*Child.*\] has 2"),
+        ({"pair": ()}, "pair has 0 elements"),
         ({"pair": (1, Grandchild())}, r"pair\[1\]: .*Grandchild"),
         ({"pair": Point(1, 2)}, "pair: .*Point"),
         ({"rest": (0.5, "1")}, r"rest\[1\]: .* is a str; here is a float.*write float\("),
@@ -230,17 +232,103 @@ def test_a_state_of_another_class_is_refused(state: object, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"colour": "red"}, {"child": {"a": 0}}, {"pair": [0, None]}, {"price": "0"}]
+    "fields",
+    [
+        {"colour": "red"},
+        {"child": {"a": 0}},
+        {"pair": [0, None]},
+        {"price": "0"},
+        {"children": [{"a": 0}]},
+        {"rest": [0.5]},
+        {"tags": ["t"]},
+        {"by_name": {"x": {"a": 0}}},
+        {"marks": {"x": Number.ONE}},
+    ],
 )
 def test_a_value_of_another_type_is_refused_also_if_its_bytes_are_the_same(
     fields: dict[str, Any],
 ) -> None:
+    def make(**others: Any) -> Many:
+        parts = {"children": [Child()], "rest": (0.5,), "tags": {"t"}, "by_name": {"x": Child()}}
+        return _many(**{**parts, "marks": {"x": 1}, **others})
+
     kind = StateType(Many)
-    before = kind.encode(kind.new())
-    assert kind.encode(Many(), before) is before
+    before = kind.encode(make())
+    assert kind.encode(make(), before) is before
 
     with pytest.raises(StateTypeError, match=next(iter(fields))):
-        kind.encode(_many(**fields), before)
+        kind.encode(make(**fields), before)
+
+
+@dataclass
+class Names:
+    names: list[str] = field(default_factory=list)
+    name: str = ""
+
+
+@pytest.mark.parametrize(
+    "state",
+    [Names([], Word.YES), Names([Word.YES], "yes"), Names(("yes",), "yes")],  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+)
+def test_an_enum_with_the_bytes_of_the_text_before_is_refused(state: Names) -> None:
+    kind = StateType(Names)
+    before = kind.encode(Names(["yes"] if state.names else [], "yes"))
+
+    with pytest.raises(StateTypeError, match=r"Word|tuple"):
+        kind.encode(state, before)
+
+
+@dataclass
+class Worded:
+    word: str = ""
+
+
+def test_an_enum_with_the_bytes_of_the_only_text_before_is_refused() -> None:
+    kind = StateType(Worded)
+
+    with pytest.raises(StateTypeError, match=r"word: .*Word"):
+        kind.encode(Worded(Word.YES), kind.encode(Worded("yes")))
+
+
+def _calls(action: typing.Callable[[], object]) -> int:
+    """How many Python functions are called."""
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    others = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(others)
+    return calls
+
+
+@dataclass
+class Order:
+    name: str = ""
+    price: float = 0.0
+    tags: list[str] = field(default_factory=list)
+    points: dict[str, tuple[Child, ...]] = field(default_factory=dict)
+
+
+@dataclass
+class Orders:
+    number: int = 0
+    orders: list[Order] = field(default_factory=list)
+
+
+def test_all_values_of_a_place_are_looked_at_together() -> None:
+    kind = StateType(Orders)
+    orders = Orders(0, [Order(str(n), 1.5, ["a"], {"x": (Child(),)}) for n in range(2000)])
+    before = kind.encode(orders)
+    orders.number = 1
+
+    assert _calls(lambda: kind.encode(orders, before)) < 100
+    assert _calls(lambda: kind.encode(orders, kind.encode(orders))) < 200
 
 
 def test_a_number_alone_is_a_state() -> None:
@@ -614,21 +702,10 @@ def test_a_default_is_stored_in_each_kind_of_part() -> None:
 
 
 def test_a_load_does_not_visit_numbers_beside_parts() -> None:
-    kind, calls = StateType(Wide), 0
+    kind = StateType(Wide)
     data = _encoded(_wide({"text": "x", "tax": 19}, list(range(1000))))
 
-    def count(_frame: object, _event: str, _arg: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    others = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        kind.load(data)
-    finally:
-        sys.setprofile(others)
-
-    assert 0 < calls < 1000
+    assert 0 < _calls(lambda: kind.load(data)) < 1000
 
 
 class Mixin:
@@ -890,23 +967,12 @@ def test_bytes_that_are_no_state_are_refused() -> None:
 
 
 def test_a_load_of_another_version_visits_only_differences() -> None:
-    calls = 0
+    kind = StateType(Bill)
     lines = [{"text": str(number)} for number in range(500)]
     data = _encoded({"lines": lines, "notes": {"a": [{"text": "x", "tax": 1}] * 500}})
 
-    def count(_frame: object, event: str, _arg: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    others, kind = sys.getprofile(), StateType(Bill)
-    sys.setprofile(count)
-    try:
-        state = kind.load(data)
-    finally:
-        sys.setprofile(others)
-
-    assert state.lines[499] == Line("499", 19)
-    assert calls < 6 * 1000  # those that complete each dataclass
+    assert _calls(lambda: kind.load(data)) < 6 * 1000  # those that complete each dataclass
+    assert kind.load(data).lines[499] == Line("499", 19)
 
 
 def test_an_unknown_field_far_inside_is_named() -> None:
