@@ -10,6 +10,7 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, time
+from enum import Enum
 from itertools import chain
 from operator import attrgetter
 from typing import (
@@ -38,6 +39,8 @@ _Parts: TypeAlias = "dict[type, _Part]"
 _Classes: TypeAlias = "dict[object, _Part]"
 _ROUND: Final = frozenset({str, int, float, bool, bytes, type(None)})
 """What msgspec decodes to an equal value whenever it encodes the exact type."""
+_EXACT: Final = 2**53
+"""Each int up to here is equal to a float."""
 _KNOWN: Final = 64
 """How many combinations of the types of its fields a class remembers."""
 
@@ -134,7 +137,17 @@ def _apart(path: str, values: Collection[object], inside: "_Columns") -> "_Colum
 class _Place:
     """Where values of an annotation are: a field, or the elements of a list."""
 
-    __slots__ = ("is_one", "is_round", "misses", "parts", "text", "types")
+    __slots__ = (
+        "exact",
+        "is_one",
+        "is_round",
+        "is_wide",
+        "leaves",
+        "misses",
+        "parts",
+        "text",
+        "types",
+    )
 
     def __init__(
         self,
@@ -149,7 +162,14 @@ class _Place:
             else inspect.formatannotation(annotation)
         )
         self.parts: Final = parts
-        self.types: Final = frozenset({*leaves, *parts})
+        self.leaves: Final = frozenset(leaves)
+        self.exact: Final = frozenset({*leaves, *parts})
+        """Types of values that are loaded as they were."""
+        # A measured value may be 21 as well as 21.5. It is loaded as 21.0, which is equal.
+        has_ints = int in self.leaves or any(map(_is_number, self.leaves))
+        self.is_wide: Final = float in self.leaves and not has_ints
+        """Whether an int stands for an equal float."""
+        self.types: Final = self.exact | {int} if self.is_wide else self.exact
         self.is_one: Final = len(self.types) == 1
         self.is_round: Final = is_round
         self.misses = False
@@ -157,7 +177,10 @@ class _Place:
 
     def allows(self, values: Collection[object]) -> bool:
         """Whether all values have one of the types, without a look inside."""
-        return self.types.issuperset(map(type, values))
+        if not self.is_wide:
+            return self.types.issuperset(map(type, values))
+        kinds = {*map(type, values)}
+        return self.types.issuperset(kinds) and (int not in kinds or _are_floats(values))
 
     def contains_itself(self) -> bool:
         """Whether its values can be of any depth."""
@@ -174,7 +197,7 @@ class _Place:
 
     def refusal(self, path: str, values: Collection[object]) -> str:
         """What is wrong with one of the values, and what to write."""
-        value = next(each for each in values if type(each) not in self.types)
+        value = next(each for each in values if not self.allows((each,)))
         where = f"{path}: " if path else ""
         cls = type(value)
         got = f"{where}got {shown(value)}, which is a {cls.__qualname__}; here is a {self.text}, "
@@ -184,8 +207,10 @@ class _Place:
                 got + f"and the further fields of a subclass are not loaded: write {self.text}(…)"
             )
         made = next((each for each in self.types if each is not type(None)), type(None))
-        if made is int and float in self.types:
+        if float in self.types and issubclass(cls, int):
             made = float
+        if cls in self.types:
+            return got + "and no float is equal to it: write int or Decimal in the annotation"
         write = "None" if made is type(None) else f"{made.__qualname__}(…)"
         if made is datetime:
             write = "datetime.fromisoformat(…)"
@@ -302,7 +327,7 @@ class _Object(_Part):
             return f"misses a field: {error}"
         for classes in new:
             pairs = zip(self.places, classes[1:], strict=True)
-            if len(self.known) < _KNOWN and all(cls in place.types for place, cls in pairs):
+            if len(self.known) < _KNOWN and all(cls in place.exact for place, cls in pairs):
                 self.known.add(classes)
         fields = self.parts if is_known else self.fields
         return [(name, place, [*map(get, values)]) for name, place, get in fields]
@@ -322,6 +347,22 @@ def _joined(values: Collection[Collection[object]]) -> Collection[object]:
 _encode = msgspec.msgpack.Encoder().encode
 
 
+def _is_number(cls: type) -> bool:
+    """Whether values of the class are stored as ints."""
+    return issubclass(cls, Enum) and any(isinstance(each.value, int) for each in cls)
+
+
+def _are_floats(values: Iterable[object]) -> bool:
+    """Whether the ints among the values are equal to floats."""
+    numbers = [each for each in values if type(each) is int]
+    if min(numbers) >= -_EXACT and max(numbers) <= _EXACT:
+        return True
+    try:
+        return all(each == float(each) for each in numbers)
+    except OverflowError:
+        return False
+
+
 def _place_of(annotation: object, found: "_Classes", places: list[_Place]) -> _Place:
     """The place of an annotation; ``found`` are the classes, and ``places`` all places so far."""
     origin, args = get_origin(annotation), get_args(annotation)
@@ -335,10 +376,10 @@ def _place_of(annotation: object, found: "_Classes", places: list[_Place]) -> _P
 
     if origin is Annotated:
         inner = place_of(args[0])
-        leaves, parts, is_round = inner.types - inner.parts.keys(), inner.parts, False
+        leaves, parts, is_round = inner.leaves, inner.parts, False
     elif origin in (Union, types.UnionType):
         union = [place_of(each) for each in args]
-        leaves = frozenset().union(*(each.types - each.parts.keys() for each in union))
+        leaves = frozenset().union(*(each.leaves for each in union))
         parts = {key: part for each in union for key, part in each.parts.items()}
     elif origin is Literal:
         leaves, is_round = {type(each) for each in args}, False
@@ -361,8 +402,7 @@ def _place_of(annotation: object, found: "_Classes", places: list[_Place]) -> _P
         if leaf is time:
             parts[time] = _Clock()
         else:
-            # A measured value may be 21 as well as 21.5. It is loaded as 21.0, which is equal.
-            leaves = {float, int} if leaf is float else {leaf}
+            leaves = {leaf}
     else:
         is_fixed = origin is tuple and Ellipsis not in args
         is_round = not is_fixed

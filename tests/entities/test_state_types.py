@@ -435,6 +435,39 @@ def test_an_int_in_the_field_of_a_float_is_loaded_as_a_float(state: Measured) ->
 
 
 @dataclass
+class Loose:
+    value: float | None = 0
+    values: list[float] = field(default_factory=list)
+    table: dict[float, str] = field(default_factory=dict)
+    level: float | Number = 0.0
+
+
+@pytest.mark.parametrize(
+    "number", [2**53 + 1, -(2**53) - 1, 2**63 + 1, pytest.param(2**1100, id="huge")]
+)
+@pytest.mark.parametrize("where", ["value", "values", "table"])
+def test_an_int_that_no_float_is_equal_to_is_refused_in_the_field_of_a_float(
+    where: str, number: int
+) -> None:
+    fields: dict[str, Any] = {"value": number, "values": [0.5, number], "table": {number: ""}}
+    kind, text = StateType(Loose), "here is a float.* no float is equal to it: write int or Decimal"
+
+    for _ in range(2):  # also with types that are known
+        assert kind.again(kind.encode(Loose(2**53, [-(2**60)], {1: ""}))).value == 2.0**53
+        with pytest.raises(StateTypeError, match=rf"{where}.*{text}"):
+            kind.encode(Loose(**{where: fields[where]}))
+
+
+def test_an_int_that_would_be_loaded_as_a_member_of_an_enum_is_refused() -> None:
+    kind = StateType(Loose)
+    assert kind.again(kind.encode(Loose(level=Number.ONE))).level is Number.ONE
+
+    for number in (1, 2):
+        with pytest.raises(StateTypeError, match=r"level: got \d, .* a int; .* write float\("):
+            kind.encode(Loose(level=number))
+
+
+@dataclass
 class Half:
     amount: float = "0"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
