@@ -31,14 +31,22 @@ from .._core.vocabulary.text import shown
 from ..network.messages.codec import msgspec
 from .errors import StateTypeError
 
-__all__ = ["StateParts", "hints_of", "is_class", "left_out"]
+__all__ = ["TOO_DEEP", "StateParts", "hints_of", "is_class", "left_out"]
 
-_Columns: TypeAlias = "Iterable[tuple[str, _Place, Collection[object]]]"
+_Column: TypeAlias = "tuple[str, _Place, Collection[object]]"
 """Values inside of others: their name, "" for elements; the place where they are; the values."""
+_Columns: TypeAlias = Iterable[_Column]
 _Parts: TypeAlias = "dict[type, _Part]"
 _Classes: TypeAlias = "dict[object, _Part]"
 _ROUND: Final = frozenset({str, int, float, bool, bytes, type(None)})
 """What msgspec decodes to an equal value whenever it encodes the exact type."""
+_DEPTH: Final = 500
+"""How many parts may be in each other: half of what Python allows the stack of a load."""
+TOO_DEEP: Final = (
+    f"its parts are in each other more than {_DEPTH} levels deep, or one contains itself; allowed "
+    f"are {_DEPTH} levels, which can always be loaded: write a list of the parts, or let them be "
+    "entities of their own"
+)
 _EXACT: Final = 2**53
 """Each int up to here is equal to a float."""
 _KNOWN: Final = 64
@@ -69,11 +77,7 @@ class StateParts:
         """Whether an object may have a default that is not stored: of a field without init."""
         self.reloads: Final = any(part.reloads for part in parts)
         """Whether ``__post_init__`` of a part can change what is loaded."""
-        self.is_round: Final = (
-            not self.reloads
-            and all(place.is_round for place in places)
-            and not any(place.contains_itself() for place in places)
-        )
+        self.is_round: Final = not self.reloads and all(place.is_round for place in places)
         """Whether all that is encoded from the right types can be decoded, and is equal."""
 
     def wrong(self, state: object) -> str:
@@ -86,27 +90,17 @@ class StateParts:
         """What is wrong. A large state is looked at fast, since all values of a place are together;
         the path of a wrong value is known if each is apart.
         """
-        todo: list[tuple[str, _Place, Collection[object]]] = [("", self._place, (state,))]
-        while todo:
-            path, place, values = todo.pop()
-            if not place.allows(values):
-                return place.refusal(path.removeprefix("."), values)
-            for cls, part in place.parts.items():
-                those = values if place.is_one else [v for v in values if type(v) is cls]
-                if not those:
-                    continue
-                inside = part.inside(those)
-                if isinstance(inside, str):
-                    return f"{path.removeprefix('.') or 'it'} {inside}"
-                if is_apart:
-                    todo += _apart(path, those, inside)
-                    continue
-                for column in inside:
-                    if column[1].parts:
-                        todo.append(column)
-                    elif not column[1].allows(column[2]):
-                        return "it is wrong"
-        return ""
+        level: list[_Column] = [("", self._place, (state,))]
+        for _ in range(_DEPTH + 1):  # the last may be a place without a part
+            inner: list[_Column] = []
+            for path, place, values in level:
+                wrong = place.look(path, values, inner, is_apart=is_apart)
+                if wrong:
+                    return wrong
+            if not inner:
+                return ""
+            level = inner
+        return TOO_DEEP
 
     def complete(self, state: object) -> None:
         """Put missing defaults into the state and its parts."""
@@ -114,6 +108,8 @@ class StateParts:
         todo: list[tuple[_Place, Collection[object]]] = [(self._place, (state,))]
         while todo:
             place, values = todo.pop()
+            if not place.misses:
+                continue
             new = [each for each in values if id(each) not in seen]
             seen.update(map(id, new))
             for cls, part in place.parts.items():
@@ -121,7 +117,7 @@ class StateParts:
                 part.complete(those)
                 inside = part.inside(those) if those else ""
                 if not isinstance(inside, str):
-                    todo += [(inner, found) for _, inner, found in inside if inner.misses]
+                    todo += [(inner, found) for _, inner, found in inside]
 
 
 def _apart(path: str, values: Collection[object], inside: "_Columns") -> "_Columns":
@@ -182,18 +178,28 @@ class _Place:
         kinds = {*map(type, values)}
         return self.types.issuperset(kinds) and (int not in kinds or _are_floats(values))
 
-    def contains_itself(self) -> bool:
-        """Whether its values can be of any depth."""
-        seen: set[_Place] = set()
-        todo = [place for part in self.parts.values() for place in part.places]
-        while todo:
-            place = todo.pop()
-            if place is self or any(part in self.parts.values() for part in place.parts.values()):
-                return True
-            if place not in seen:
-                seen.add(place)
-                todo += [each for part in place.parts.values() for each in part.places]
-        return False
+    def look(
+        self, path: str, values: Collection[object], inner: "list[_Column]", *, is_apart: bool
+    ) -> str:
+        """What is wrong with values here; ``inner`` gets the values inside."""
+        if not self.allows(values):
+            return self.refusal(path.removeprefix("."), values)
+        for cls, part in self.parts.items():
+            those = values if self.is_one else [each for each in values if type(each) is cls]
+            if not those:
+                continue
+            inside = part.inside(those)
+            if isinstance(inside, str):
+                return f"{path.removeprefix('.') or 'it'} {inside}"
+            if is_apart:
+                inner += _apart(path, those, inside)
+                continue
+            for column in inside:
+                if column[1].parts:
+                    inner.append(column)
+                elif not column[1].allows(column[2]):
+                    return "it is wrong"
+        return ""
 
     def refusal(self, path: str, values: Collection[object]) -> str:
         """What is wrong with one of the values, and what to write."""

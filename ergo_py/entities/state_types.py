@@ -25,7 +25,7 @@ from uuid import UUID
 from .._core.vocabulary.text import shown
 from ..network.messages.codec import msgspec
 from .errors import StateTypeError
-from .state_parts import StateParts, hints_of, is_class
+from .state_parts import TOO_DEEP, StateParts, hints_of, is_class
 
 __all__ = ["LARGE", "StateType"]
 
@@ -133,7 +133,7 @@ class StateType:
 
     def _reason(self, state: object, error: Exception) -> str:
         if isinstance(error, RecursionError):
-            return str(error)
+            return TOO_DEEP
         try:
             return self._parts.wrong(state) or str(error)
         except Exception:  # of an object that has changed in the hands of another thread
@@ -225,7 +225,7 @@ def _unknown(data: object, kept: object) -> str:
             if not isinstance(kept, list) or len(kept) < len(data):
                 return _written(path)
             has_dict = any(isinstance(each, dict) for each in data)  # no set has one
-            if has_dict or _unordered(data) != _unordered(kept):
+            if has_dict or not _is_reordered(data, kept):
                 pairs = zip(data, kept, strict=False)
                 todo.extend(
                     ((path, f"[{number}]"), value, other)
@@ -241,6 +241,13 @@ def _written(path: _Path) -> str:
         path, step = path
         steps.append(step)
     return "".join(reversed(steps)).removeprefix(".") or "."
+
+
+def _is_reordered(data: object, kept: object) -> bool:
+    try:
+        return _unordered(data) == _unordered(kept)
+    except RecursionError:  # no set is so deep
+        return False
 
 
 def _unordered(data: object) -> Hashable:

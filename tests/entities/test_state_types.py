@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, StrEnum
+from functools import partial
 from itertools import permutations, product
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 from uuid import UUID, uuid4
@@ -351,8 +352,54 @@ def test_a_state_that_contains_itself_is_refused() -> None:
     state = Branch()
     state.next = state
 
-    with pytest.raises(StateTypeError, match="cannot be stored as a Branch"):
+    with pytest.raises(StateTypeError, match=r"cannot be stored as a Branch: .* contains itself"):
         StateType(Branch).encode(state)
+
+
+@dataclass
+class Node:
+    next: "Node | None" = None
+    number: int = 0
+
+
+@dataclass
+class Tree:
+    trees: list["Tree"] = field(default_factory=list)
+
+
+class Link(msgspec.Struct, array_like=True):
+    next: "Link | None" = None
+    number: int = 0
+
+
+def _nested(cls: Any, levels: int) -> Any:
+    is_list, make = cls is Tree, cls
+    state = make()
+    for _ in range(levels - 1):
+        state = make([state] if is_list else state)
+    return state
+
+
+def _deeper(frames: int, action: typing.Callable[[], Any]) -> Any:
+    return _deeper(frames - 1, action) if frames else action()
+
+
+@pytest.mark.parametrize("cls, levels", [(Node, 500), (Link, 500), (Tree, 250)])
+def test_a_state_as_deep_as_allowed_is_loaded_under_a_deeper_stack(cls: Any, levels: int) -> None:
+    kind, state = StateType(cls), _nested(cls, levels)
+    encoded = kind.encode(state)
+    without = encoded.replace(b"\xa6number\x00", b"").replace(b"\x82\xa4next", b"\x81\xa4next")
+    without = without.replace(b"\x92", b"\x91").rstrip(b"\0") if cls is Link else without
+
+    for stored in (encoded, without):
+        loaded = _deeper(300, partial(kind.load, stored))
+        assert kind.encode(loaded) == encoded
+
+
+@pytest.mark.parametrize("cls, levels", [(Node, 501), (Link, 501), (Tree, 251), (Node, 100_000)])
+def test_a_state_that_is_too_deep_is_refused(cls: Any, levels: int) -> None:
+    with pytest.raises(StateTypeError, match=r"more than 500 levels deep.* write a list"):
+        StateType(cls).encode(_nested(cls, levels))
 
 
 def test_values_of_the_types_of_their_fields_are_loaded_as_they_were() -> None:
