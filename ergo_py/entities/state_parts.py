@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, time
 from enum import Enum
+from inspect import getattr_static
 from itertools import chain
 from operator import attrgetter
 from typing import (
@@ -74,7 +75,7 @@ class StateParts:
         self.is_flat: Final = isinstance(root, _Object) and not root.parts
         """Whether no field has values inside."""
         self.completes: Final = any(part.completes for part in parts)
-        """Whether an object may have a default that is not stored: of a field without init."""
+        """Whether an object may have a default that is not stored: ``__init__`` has not set it."""
         self.reloads: Final = any(part.reloads for part in parts)
         """Whether ``__post_init__`` of a part can change what is loaded."""
         self.is_round: Final = not self.reloads and all(place.is_round for place in places)
@@ -315,7 +316,7 @@ class _Object(_Part):
         self.parts: list[tuple[str, _Place, Callable[[object], object]]] = []
         """The fields with values inside."""
         self.missing = left_out(cls)
-        self.completes = any(not field.init for field in self.missing)
+        self.completes = not _set_by_init(cls).issuperset(field.name for field in self.missing)
         self.reloads = hasattr(cls, "__post_init__")
 
     def ready(self, places: "Iterable[_Place]") -> None:
@@ -443,10 +444,20 @@ def left_out(cls: object) -> list[dataclasses.Field[Any]]:
     """
     found = []
     for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
-        attribute = inspect.getattr_static(cls, field.name, dataclasses.MISSING)
+        attribute = getattr_static(cls, field.name, dataclasses.MISSING)
         if attribute is not dataclasses.MISSING and not inspect.isdatadescriptor(attribute):
             found.append(field)
     return found
+
+
+def _set_by_init(cls: type) -> frozenset[str]:
+    """The fields that each new object of a dataclass has: the parameters of its ``__init__``, if
+    dataclasses have written it.
+    """
+    code: types.CodeType | None = getattr(getattr_static(cls, "__init__"), "__code__", None)
+    if code is None or not code.co_qualname.startswith("__create_fn__."):
+        return frozenset()
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def _default(value: object, field: dataclasses.Field[Any]) -> object:

@@ -462,6 +462,46 @@ def test_a_default_of_a_field_without_init_is_stored_at_once() -> None:
     assert changed == {"first": stored, "counted": {"a": stored}}
 
 
+@dataclass(init=False)
+class WithoutInit:
+    text: str = ""
+    uses: int = 5
+
+
+@dataclass
+class OwnInit:
+    text: str = ""
+    uses: int = 5
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+
+
+class OwnInitOfSubclass(Counted):
+    def __init__(self) -> None:
+        self.text = ""
+
+
+@dataclass(init=False)
+class InitOfBase(Child):
+    uses: int = 5
+
+
+@pytest.mark.parametrize("cls", [WithoutInit, OwnInit, OwnInitOfSubclass, InitOfBase])
+def test_a_default_that_init_does_not_set_is_stored_at_once(cls: Any) -> None:
+    kind = StateType(cls)
+
+    assert msgspec.msgpack.decode(kind.encode(kind.new()))["uses"] == 5
+    assert msgspec.msgpack.decode(kind.encode(cls()))["uses"] == 5
+
+
+def test_a_default_that_init_sets_is_not_looked_for() -> None:
+    kind, state = StateType(Version1), Version1(1)
+    before = kind.encode(state)
+
+    assert _calls(lambda: kind.encode(state, before)) <= 2
+
+
 @dataclass
 class Measured:
     value: float = 0
