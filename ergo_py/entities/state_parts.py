@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime, time
+from datetime import date, datetime, time
 from enum import Enum
 from inspect import getattr_static
 from itertools import chain
@@ -208,20 +208,24 @@ class _Place:
         where = f"{path}: " if path else ""
         cls = type(value)
         got = f"{where}got {shown(value)}, which is a {cls.__qualname__}; here is a {self.text}, "
-        bases = [each for each in self.types if is_class(each) and issubclass(cls, each)]
-        if bases:
-            return (
-                got + f"and the further fields of a subclass are not loaded: write {self.text}(…)"
-            )
-        made = next((each for each in self.types if each is not type(None)), type(None))
-        if float in self.types and issubclass(cls, int):
-            made = float
         if cls in self.types:
             return got + "and no float is equal to it: write int or Decimal in the annotation"
+        base = next((each for each in self.types if issubclass(cls, each)), None)
+        others = (each for each in self.types if each is not type(None))
+        made = base or next(others, type(None))
+        if float in self.types and issubclass(cls, int):
+            made = float
         write = "None" if made is type(None) else f"{made.__qualname__}(…)"
-        if made is datetime:
-            write = "datetime.fromisoformat(…)"
-        return got + f"and it would be another value after it is loaded: write {write}"
+        if issubclass(made, date | time):
+            write = f"{made.__qualname__}.fromisoformat({'value.isoformat()' if base else '…'})"
+        if made is date and issubclass(cls, datetime):
+            write = "value.date()"
+        reason = "it would be another value after it is loaded"
+        if is_class(base) and hints_of(cls, "").keys() != hints_of(base, "").keys():
+            reason = "the further fields of a subclass are not loaded"
+        elif base is not None:
+            reason = f"it would be a {made.__qualname__} after it is loaded"
+        return f"{got}and {reason}: write {write}"
 
 
 class _Part:

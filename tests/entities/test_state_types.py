@@ -4,7 +4,7 @@ import sys
 import typing
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, StrEnum
 from functools import partial
@@ -124,10 +124,23 @@ class Word(StrEnum):
     YES = "yes"
 
 
+class SameChild(Child):
+    """A class of its own, with the same fields."""
+
+
+class FakeDatetime(datetime):
+    """As libraries have it that stop the clock."""
+
+
+class FakeTime(time):
+    """The same of a time."""
+
+
 @dataclass
 class Many(Child):
     price: Decimal = Decimal(0)
     when: datetime | None = None
+    day: date | None = None
     clock: time = time()
     child: Child = field(default_factory=Child)
     children: list[Child] = field(default_factory=list)
@@ -167,10 +180,18 @@ _SECONDS = timezone(timedelta(minutes=53, seconds=28))  # as before there were z
     [
         ({"price": "1.50"}, "price: got '1.50', which is a str; here is a Decimal"),
         ({"when": "2020-01-01T00:00:00Z"}, r"when: .* write datetime.fromisoformat\("),
+        (
+            {"when": FakeDatetime(2020, 1, 1)},
+            r"when: .* be a datetime after .* write datetime.fromisoformat\(value.isoformat\(\)\)",
+        ),
+        ({"day": datetime(2020, 1, 1, 12, tzinfo=UTC)}, r"day: .* write value.date\(\)"),
+        ({"clock": FakeTime(1)}, r"clock: .* write time.fromisoformat\(value.isoformat\(\)\)"),
         ({"clock": time(1, tzinfo=_SECONDS)}, "clock has an offset with seconds"),
         ({"clock": "01:00:00"}, "clock: .* here is a time"),
         ({"child": {"a": 1}}, "child: got .* which is a dict; here is a Child"),
         ({"child": Grandchild(1, 2)}, r"child: .*Grandchild; .* a subclass .* write Child\("),
+        ({"child": SameChild(1)}, r"child: .* would be a Child after .* write Child\("),
+        ({"pair": (1, Grandchild())}, r"pair\[1\]: .* write Child\("),
         ({"children": [Child(), Grandchild()]}, r"children\[1\]: .*Grandchild"),
         ({"children": (Child(),)}, r"children: .*tuple; here is a list\[.*Child\]"),
         ({"children": [{"a": 1}]}, r"children\[0\]: .*dict"),
