@@ -41,6 +41,7 @@ _Parts: TypeAlias = "dict[type, _Part]"
 _Classes: TypeAlias = "dict[object, _Part]"
 _ROUND: Final = frozenset({str, int, float, bool, bytes, type(None)})
 """What msgspec decodes to an equal value whenever it encodes the exact type."""
+_MISSING: Final = (type(dataclasses.MISSING), type(msgspec.NODEFAULT))
 _DEPTH: Final = 500
 """How many parts may be in each other: half of what Python allows the stack of a load."""
 TOO_DEEP: Final = (
@@ -57,11 +58,21 @@ _KNOWN: Final = 64
 class StateParts:
     """All parts of a state of a class."""
 
-    __slots__ = ("_place", "classes", "completes", "is_flat", "is_round", "known", "reloads")
+    __slots__ = (
+        "_found",
+        "_place",
+        "classes",
+        "completes",
+        "is_flat",
+        "is_round",
+        "known",
+        "reloads",
+    )
 
     def __init__(self, cls: type) -> None:
         found: _Classes = {}
         places: list[_Place] = []
+        self._found: Final = found
         self._place: Final = _place_of(cls, found, places)
         _mark(places)
         parts = [part for place in places for part in place.parts.values()]
@@ -85,23 +96,19 @@ class StateParts:
         """What does not have exactly the type of its annotation, for the author of the program; ""
         if all is right.
         """
-        return self._walk(state, is_apart=False) and self._walk(state, is_apart=True)
+        return _wrong("", self._place, state)
 
-    def _walk(self, state: object, *, is_apart: bool) -> str:
-        """What is wrong. A large state is looked at fast, since all values of a place are together;
-        the path of a wrong value is known if each is apart.
-        """
-        level: list[_Column] = [("", self._place, (state,))]
-        for _ in range(_DEPTH + 1):  # the last may be a place without a part
-            inner: list[_Column] = []
-            for path, place, values in level:
-                wrong = place.look(path, values, inner, is_apart=is_apart)
-                if wrong:
-                    return wrong
-            if not inner:
-                return ""
-            level = inner
-        return TOO_DEEP
+    def wrong_default(self) -> str:
+        """What is wrong with a default of a part, which a load puts where a field is missing."""
+        for cls, part in self._found.items():
+            if isinstance(part, _Object) and cls not in self._place.parts:
+                defaults = _defaults(part.cls)
+                for name, place, _ in part.fields:
+                    key = name.removeprefix(".")
+                    wrong = _wrong(key, place, defaults[key]) if key in defaults else ""
+                    if wrong:
+                        return f"{part.cls.__qualname__} has a wrong default: {wrong}"
+        return ""
 
     def complete(self, state: object) -> None:
         """Put missing defaults into the state and its parts."""
@@ -119,6 +126,27 @@ class StateParts:
                 inside = part.inside(those) if those else ""
                 if not isinstance(inside, str):
                     todo += [(inner, found) for _, inner, found in inside]
+
+
+def _wrong(path: str, place: "_Place", value: object) -> str:
+    return _walk(path, place, value, is_apart=False) and _walk(path, place, value, is_apart=True)
+
+
+def _walk(path: str, place: "_Place", value: object, *, is_apart: bool) -> str:
+    """What is wrong. A large state is looked at fast, since all values of a place are together; the
+    path of a wrong value is known if each is apart.
+    """
+    level: list[_Column] = [(path, place, (value,))]
+    for _ in range(_DEPTH + 1):  # the last may be a place without a part
+        inner: list[_Column] = []
+        for where, outer, values in level:
+            wrong = outer.look(where, values, inner, is_apart=is_apart)
+            if wrong:
+                return wrong
+        if not inner:
+            return ""
+        level = inner
+    return TOO_DEEP
 
 
 def _apart(path: str, values: Collection[object], inside: "_Columns") -> "_Columns":
@@ -310,6 +338,7 @@ class _Object(_Part):
 
     def __init__(self, cls: type, names: Collection[str]) -> None:
         super().__init__()
+        self.cls: Final = cls
         self.names: Final = names
         self.classes: Final[Callable[[object], Any]] = attrgetter(
             "__class__", *(f"{name}.__class__" for name in names)
@@ -454,14 +483,42 @@ def left_out(cls: object) -> list[dataclasses.Field[Any]]:
     return found
 
 
-def _set_by_init(cls: type) -> frozenset[str]:
-    """The fields that each new object of a dataclass has: the parameters of its ``__init__``, if
-    dataclasses have written it.
+def _defaults(cls: Any) -> dict[str, object]:
+    """The defaults of the fields of a class; of an object without arguments, if code of the class
+    makes others of them, and nothing if there is no such object.
     """
+    if issubclass(cls, tuple):
+        return dict(getattr(cls, "_field_defaults", {}))
+    is_struct = issubclass(cls, msgspec.Struct)
+    fields: Iterable[Any] = (msgspec.structs if is_struct else dataclasses).fields(cls)
+    found: dict[str, object] = {}
+    try:
+        if hasattr(cls, "__post_init__") or not (is_struct or _written_init(cls)):
+            made = cls()
+            return {field.name: getattr(made, field.name) for field in fields}
+        for field in fields:
+            make: Any = field.default_factory
+            if not isinstance(make, _MISSING):
+                found[field.name] = make()
+            elif not isinstance(field.default, _MISSING):
+                found[field.name] = field.default
+    except Exception:
+        return {}
+    return found
+
+
+def _written_init(cls: type) -> types.CodeType | None:
+    """The ``__init__`` of a dataclass, if dataclasses have written it."""
     code: types.CodeType | None = getattr(getattr_static(cls, "__init__"), "__code__", None)
-    if code is None or not code.co_qualname.startswith("__create_fn__."):
-        return frozenset()
-    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    is_written = code is not None and code.co_qualname.startswith("__create_fn__.")
+    return code if is_written else None
+
+
+def _set_by_init(cls: type) -> frozenset[str]:
+    """The fields that each new object of a dataclass has."""
+    code = _written_init(cls)
+    count = 0 if code is None else code.co_argcount + code.co_kwonlyargcount
+    return frozenset() if code is None else frozenset(code.co_varnames[:count])
 
 
 def _default(value: object, field: dataclasses.Field[Any]) -> object:

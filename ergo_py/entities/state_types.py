@@ -74,9 +74,14 @@ class StateType:
                 f"{self.name}: {error}; write plain fields, and msgspec.Struct classes with "
                 "`tag=True` where a part may have one of several classes"
             ) from error
-        wrong = self._parts.wrong(first)
+        try:
+            self.encode(first)
+        except StateTypeError as error:
+            reason = self._reason(first, error.__cause__)
+            raise StateTypeError(f"{self.name}() has a wrong default: {reason}") from error
+        wrong = self._parts.wrong_default()
         if wrong:
-            raise StateTypeError(f"{self.name}() has a wrong default: {wrong}")
+            raise StateTypeError(f"{self.name}: {wrong}")
 
     def is_first_large(self, encoded: bytes) -> bool:
         """Whether this is the first state of the class that is large."""
@@ -131,7 +136,7 @@ class StateType:
             ) from error
         return encoded
 
-    def _reason(self, state: object, error: Exception) -> str:
+    def _reason(self, state: object, error: BaseException | None) -> str:
         if isinstance(error, RecursionError):
             return TOO_DEEP
         try:

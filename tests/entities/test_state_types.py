@@ -586,6 +586,94 @@ def test_a_default_of_another_type_is_refused_when_the_class_is_defined() -> Non
 
 
 @dataclass
+class Growing:
+    numbers: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.numbers.append(1)
+
+
+@dataclass
+class Surrogate:
+    text: str = "\udc80"
+
+
+@dataclass
+class Counting:
+    counts: dict[str, int] = field(default_factory=typing.Counter[str])
+
+
+@pytest.mark.parametrize(
+    "cls, text",
+    [
+        (Growing, "`__post_init__` changes values"),
+        (Surrogate, "surrogates not allowed"),
+        (Counting, r"counts: .* which is a Counter; here is a dict\[str, int\]"),
+    ],
+)
+def test_a_first_state_that_is_loaded_as_another_is_refused_when_the_class_is_defined(
+    cls: Any, text: str
+) -> None:
+    with pytest.raises(StateTypeError, match=rf"^{cls.__name__}\(\) has a wrong default: .*{text}"):
+        StateType(cls)
+
+
+ZERO: Any = 0
+
+
+@dataclass
+class PricedLine:
+    text: str
+    price: Decimal = ZERO
+
+
+class PricedStruct(msgspec.Struct):
+    text: str
+    prices: list[Decimal] = msgspec.field(default_factory=lambda: [ZERO])
+
+
+class PricedPoint(NamedTuple):
+    text: str
+    price: Decimal = ZERO
+
+
+@dataclass
+class PricedLater:
+    text: str = ""
+    price: Decimal = ZERO
+
+    def __post_init__(self) -> None:
+        self.text = self.text.strip()
+
+
+@pytest.mark.parametrize("part", [PricedLine, PricedStruct, PricedPoint, PricedLater])
+def test_a_wrong_default_of_a_part_is_refused_when_the_class_is_defined(part: Any) -> None:
+    text = rf"Odd: {part.__name__} has a wrong default: price.*: got 0, .* here is a .*Decimal"
+
+    with pytest.raises(StateTypeError, match=text):
+        StateType(_with(list[part] | None))
+
+
+@dataclass
+class Replaced:
+    numbers: list[int] = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+
+    def __post_init__(self) -> None:
+        self.numbers = self.numbers or []
+
+
+@dataclass
+class Unmade:
+    text: str = ""
+    numbers: list[int] = field(default_factory=lambda: [1 // 0])
+
+
+@pytest.mark.parametrize("part", [Replaced, Unmade])
+def test_a_default_that_is_replaced_or_cannot_be_made_is_left_alone(part: Any) -> None:
+    StateType(_with(list[part] | None))
+
+
+@dataclass
 class Trimmed:
     name: str = ""
     tags: set[str] = field(default_factory=set)
