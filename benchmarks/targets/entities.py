@@ -26,7 +26,7 @@ from ergo_py.entities.shards.wire import (
     wire_message,
     wire_request,
 )
-from ergo_py.entities.state_types import StateType
+from ergo_py.entities.states.state_type import StateType
 from ergo_py.entity_handles import Fresh, Once, Post, Retry
 from ergo_py.handover.channel import Channel, Line, read_sizes
 from ergo_py.methods import MethodCall, MethodCast

@@ -16,7 +16,7 @@ import trio
 
 from ergo_py import Actor, Node, ask, open_node
 from ergo_py.entities.record import Owed, Record
-from ergo_py.entities.state_types import StateType
+from ergo_py.entities.states.state_type import StateType
 from ergo_py.network.messages.message_types import MessageTypes
 
 from ..apart import apart

@@ -30,7 +30,7 @@ from ..service import Service
 from .activations.activation import Activation
 from .activations.held_handles import HeldEntity, HeldService, no_request
 from .errors import StateTypeError
-from .state_types import StateType
+from .states.state_type import StateType
 from .stored_callbacks import store_callbacks
 
 __all__ = ["Entity", "EntityTimer"]

@@ -11,7 +11,7 @@ from ..entity_handles import Address
 from .activations.activation import Activation
 from .errors import EntityStoreError
 from .settings import Totals
-from .state_types import LARGE
+from .states.state_type import LARGE
 from .stores.store import Store, Write
 
 __all__ = ["GroupCommit"]

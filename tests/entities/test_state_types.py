@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ergo_py.entities import StateTypeError
-from ergo_py.entities.state_types import StateType
+from ergo_py.entities.states.state_type import StateType
 
 
 class Colour(Enum):
@@ -611,7 +611,7 @@ class Counting:
         (Counting, r"counts: .* which is a Counter; here is a dict\[str, int\]"),
     ],
 )
-def test_a_first_state_that_is_loaded_as_another_is_refused_when_the_class_is_defined(
+def test_a_first_state_that_is_loaded_as_another_is_refused_at_the_definition(
     cls: Any, text: str
 ) -> None:
     with pytest.raises(StateTypeError, match=rf"^{cls.__name__}\(\) has a wrong default: .*{text}"):

@@ -16,7 +16,7 @@ from ..._core.vocabulary.reasons import Crashed, Reason, Shutdown
 from ...entity_handles import Address, EntityHandle
 from ..errors import EntityStoreError, StateTooLargeError, StateTypeError, StateUnreadableError
 from ..record import Record
-from ..state_types import LARGE, StateType
+from ..states.state_type import LARGE, StateType
 from ..stores.store import Row, Write
 from .changes import NO_CHANGES, Action, Changes
 from .commands import Commands

@@ -22,15 +22,16 @@ from typing import (
     TypeAlias,
     TypeGuard,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
     is_typeddict,
 )
 
-from .._core.vocabulary.text import shown
-from ..network.messages.codec import msgspec
-from .errors import StateTypeError
+from ..._core.vocabulary.text import shown
+from ...network.messages.codec import msgspec
+from ..errors import StateTypeError
 
 __all__ = ["TOO_DEEP", "StateParts", "hints_of", "is_class", "left_out"]
 
@@ -40,7 +41,7 @@ _Columns: TypeAlias = Iterable[_Column]
 _Parts: TypeAlias = "dict[type, _Part]"
 _Classes: TypeAlias = "dict[object, _Part]"
 _ROUND: Final = frozenset({str, int, float, bool, bytes, type(None)})
-"""What msgspec decodes to an equal value whenever it encodes the exact type."""
+"""Types that msgspec decodes to an equal value whenever it encodes the exact type."""
 _MISSING: Final = (type(dataclasses.MISSING), type(msgspec.NODEFAULT))
 _DEPTH: Final = 500
 """How many parts may be in each other: half of what Python allows the stack of a load."""
@@ -88,18 +89,18 @@ class StateParts:
         self.completes: Final = any(part.completes for part in parts)
         """Whether an object may have a default that is not stored: ``__init__`` has not set it."""
         self.reloads: Final = any(part.reloads for part in parts)
-        """Whether ``__post_init__`` of a part can change what is loaded."""
+        """Whether ``__post_init__`` of a part can change loaded values."""
         self.is_round: Final = not self.reloads and all(place.is_round for place in places)
         """Whether all that is encoded from the right types can be decoded, and is equal."""
 
     def wrong(self, state: object) -> str:
-        """What does not have exactly the type of its annotation, for the author of the program; ""
-        if all is right.
+        """The value that does not have exactly the type of its annotation, for the author of the
+        program; "" if all are right.
         """
         return _wrong("", self._place, state)
 
     def wrong_default(self) -> str:
-        """What is wrong with a default of a part, which a load puts where a field is missing."""
+        """The fault of a default of a part, which a load puts where a field is missing."""
         for cls, part in self._found.items():
             if isinstance(part, _Object) and cls not in self._place.parts:
                 defaults = _defaults(part.cls)
@@ -133,8 +134,8 @@ def _wrong(path: str, place: "_Place", value: object) -> str:
 
 
 def _walk(path: str, place: "_Place", value: object, *, is_apart: bool) -> str:
-    """What is wrong. A large state is looked at fast, since all values of a place are together; the
-    path of a wrong value is known if each is apart.
+    """The fault of a value. A large state is looked at fast, since all values of a place are
+    together; the path of a wrong value is known if each is apart.
     """
     level: list[_Column] = [(path, place, (value,))]
     for _ in range(_DEPTH + 1):  # the last may be a place without a part
@@ -188,7 +189,7 @@ class _Place:
         )
         self.parts: Final = parts
         self.leaves: Final = frozenset(leaves)
-        self.exact: Final = frozenset({*leaves, *parts})
+        self.exact: Final = self.leaves | parts.keys()
         """Types of values that are loaded as they were."""
         # A measured value may be 21 as well as 21.5. It is loaded as 21.0, which is equal.
         has_ints = int in self.leaves or any(map(_is_number, self.leaves))
@@ -201,7 +202,7 @@ class _Place:
         """Whether a value here, or a part of it, may miss a default; see ``_mark``."""
 
     def allows(self, values: Collection[object]) -> bool:
-        """Whether all values have one of the types, without a look inside."""
+        """Whether all values have types of this place, without a look inside."""
         if not self.is_wide:
             return self.types.issuperset(map(type, values))
         kinds = {*map(type, values)}
@@ -210,7 +211,7 @@ class _Place:
     def look(
         self, path: str, values: Collection[object], inner: "list[_Column]", *, is_apart: bool
     ) -> str:
-        """What is wrong with values here; ``inner`` gets the values inside."""
+        """The fault of values here; ``inner`` gets the values inside."""
         if not self.allows(values):
             return self.refusal(path.removeprefix("."), values)
         for cls, part in self.parts.items():
@@ -231,7 +232,7 @@ class _Place:
         return ""
 
     def refusal(self, path: str, values: Collection[object]) -> str:
-        """What is wrong with one of the values, and what to write."""
+        """The fault of the first wrong value, and the code to write instead."""
         value = next(each for each in values if not self.allows((each,)))
         where = f"{path}: " if path else ""
         cls = type(value)
@@ -268,7 +269,7 @@ class _Part:
         self.missing, self.places = [], []
 
     def inside(self, values: Collection[Any]) -> "_Columns | str":
-        """The values inside of some values; a text tells why one of them is wrong."""
+        """The values inside of some values; a text tells why a value is wrong."""
         return ()
 
     def complete(self, values: Collection[object]) -> None:
@@ -483,23 +484,23 @@ def left_out(cls: object) -> list[dataclasses.Field[Any]]:
     return found
 
 
-def _defaults(cls: Any) -> dict[str, object]:
-    """The defaults of the fields of a class; of an object without arguments, if code of the class
-    makes others of them, and nothing if there is no such object.
+def _defaults(cls: type) -> dict[str, object]:
+    """The defaults of the fields of a class; those of an object without arguments, if code of the
+    class makes others of them, and none if there is no such object.
     """
     if issubclass(cls, tuple):
         return dict(getattr(cls, "_field_defaults", {}))
     is_struct = issubclass(cls, msgspec.Struct)
-    fields: Iterable[Any] = (msgspec.structs if is_struct else dataclasses).fields(cls)
+    kind = msgspec.structs if is_struct else dataclasses
+    fields = cast("Iterable[msgspec.structs.FieldInfo]", kind.fields(cls))
     found: dict[str, object] = {}
     try:
         if hasattr(cls, "__post_init__") or not (is_struct or _written_init(cls)):
             made = cls()
             return {field.name: getattr(made, field.name) for field in fields}
         for field in fields:
-            make: Any = field.default_factory
-            if not isinstance(make, _MISSING):
-                found[field.name] = make()
+            if callable(field.default_factory):
+                found[field.name] = field.default_factory()
             elif not isinstance(field.default, _MISSING):
                 found[field.name] = field.default
     except Exception:

@@ -22,9 +22,9 @@ from typing import (
 )
 from uuid import UUID
 
-from .._core.vocabulary.text import shown
-from ..network.messages.codec import msgspec
-from .errors import StateTypeError
+from ..._core.vocabulary.text import shown
+from ...network.messages.codec import msgspec
+from ..errors import StateTypeError
 from .state_parts import TOO_DEEP, StateParts, hints_of, is_class
 
 __all__ = ["LARGE", "StateType"]
@@ -204,7 +204,7 @@ _Path: TypeAlias = "tuple[_Path, str] | None"
 
 
 def _unknown(data: object, kept: object) -> str:
-    """The path of a part of ``data`` that is not in ``kept``; empty if there is none. What is equal
+    """The path of a part of ``data`` that is not in ``kept``; empty if there is none. Equal data
     is compared by Python itself: most of a state is.
     """
     todo: list[tuple[_Path, object, object]] = [(None, data, kept)]
@@ -267,7 +267,7 @@ def _unordered(data: object) -> Hashable:
 # -- closed types ----------------------------------------------------------------------------------
 
 
-def _check(annotation: object, where: str, state: str, seen: set[Any]) -> None:
+def _check(annotation: object, where: str, state: str, seen: set[object]) -> None:
     """Check that values of an annotation can be loaded as they were stored."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
