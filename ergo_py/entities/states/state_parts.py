@@ -346,9 +346,13 @@ class _Object(_Part):
         )
         self.known: Final[set[object]] = set() if names else {cls}
         """Types of the object and its fields that were right."""
+        self.allowed: Final[set[object]] = set()
+        """The same, also with ints in fields for floats, whose values are looked at, too."""
         self.fields: list[tuple[str, _Place, Callable[[object], object]]] = []
         self.parts: list[tuple[str, _Place, Callable[[object], object]]] = []
         """The fields with values inside."""
+        self.loose: list[tuple[str, _Place, Callable[[object], object]]] = []
+        """The same, and fields for floats."""
         self.missing = left_out(cls)
         self.completes = not _set_by_init(cls).issuperset(field.name for field in self.missing)
         self.reloads = hasattr(cls, "__post_init__")
@@ -359,19 +363,27 @@ class _Object(_Part):
         for name, place in zip(self.names, self.places, strict=True):
             self.fields.append((f".{name}", place, attrgetter(name)))
         self.parts.extend(each for each in self.fields if each[1].parts)
+        self.loose.extend(each for each in self.fields if each[1].parts or each[1].is_wide)
 
     def inside(self, values: Collection[object]) -> "_Columns | str":
+        fields = self.parts
         try:
-            is_known = self.known.issuperset(map(self.classes, values))
-            new = () if is_known else {*map(self.classes, values)}
+            if not self.known.issuperset(map(self.classes, values)):
+                fields = self.loose
+                if not self.allowed.issuperset(map(self.classes, values)):
+                    fields = self.fields
+                    self._learn({*map(self.classes, values)})
         except AttributeError as error:
             return f"misses a field: {error}"
-        for classes in new:
-            pairs = zip(self.places, classes[1:], strict=True)
-            if len(self.known) < _KNOWN and all(cls in place.exact for place, cls in pairs):
-                self.known.add(classes)
-        fields = self.parts if is_known else self.fields
         return [(name, place, [*map(get, values)]) for name, place, get in fields]
+
+    def _learn(self, found: set[Any]) -> None:
+        for classes in found:
+            pairs = [*zip(self.places, classes[1:], strict=True)]
+            if len(self.allowed) < _KNOWN and all(cls in place.types for place, cls in pairs):
+                self.allowed.add(classes)
+                if all(cls in place.exact for place, cls in pairs):
+                    self.known.add(classes)
 
     def complete(self, values: Collection[object]) -> None:
         for field in self.missing:
