@@ -19,6 +19,7 @@ from ._core.vocabulary.errors import (
 )
 from ._core.vocabulary.messages import B_contra, R_co, Relay, Request, ServedMessage
 from ._core.vocabulary.public_names import show_public_names
+from ._core.vocabulary.reasons import is_a
 
 __all__ = ["ask", "cast", "exposed"]
 
@@ -331,12 +332,12 @@ def _sent_call(message: _Method) -> NotAllowedError:
 def _refuse(behaviour: Any, message: _Method, error: Exception) -> None:
     """Log a message that was refused: there is no caller that could get the error."""
     process = behaviour._process
-    if not isinstance(error, Reject):
+    if not is_a(error, Reject):
         process.count_unhandled()
     process.log.warning(
         "a cast was refused" if isinstance(message, MethodCast) else "a message was refused",
         message_type=type(message).__qualname__,
-        why=str(error.error if isinstance(error, Reject) else error),
+        why=str(error.error if is_a(error, Reject) else error),
     )
 
 

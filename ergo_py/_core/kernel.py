@@ -56,7 +56,7 @@ from .vocabulary.ids import (
 from .vocabulary.info import Ended
 from .vocabulary.messages import DeadLetter, LogRecord
 from .vocabulary.options import LEVELS, NodeOptions, read_now
-from .vocabulary.reasons import Crashed, Reason, is_for_program
+from .vocabulary.reasons import Crashed, Reason, is_a, is_for_program
 from .vocabulary.text import shortened, shown
 from .vocabulary.unmatched import unmatched_of
 
@@ -350,7 +350,7 @@ class Kernel:
     def _bridge_failed(self, error: BaseException) -> None:
         # Both are expected: a full mailbox has recorded a dead letter, and a stopped node lost the
         # race with its own end.
-        if not isinstance(error, MailboxFullError | NodeStoppedError):
+        if not is_a(error, (MailboxFullError, NodeStoppedError)):
             self.logger.error("work handed over by a thread failed", error=shown(error))
 
     def _cannot_pin(self, dispatcher: Dispatcher, why: str) -> None:
@@ -567,7 +567,7 @@ class TaskGuard:
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
         # A task that is abandoned inside a nursery cannot leave its scopes in order: trio raises.
-        if error is None or isinstance(error, trio.Cancelled) or is_being_closed(self._task):
+        if error is None or is_a(error, trio.Cancelled) or is_being_closed(self._task):
             return False
         self._kernel.fail(f"a task of the node failed: {self._task.name}", error)
         return True

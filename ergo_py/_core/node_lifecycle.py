@@ -45,7 +45,7 @@ from .vocabulary.errors import BadInputError, EscalationError, NodeStoppedError,
 from .vocabulary.hints import explain
 from .vocabulary.info import ExitReport
 from .vocabulary.options import KeepMessages, NodeOptions, Output, Rereadable, read_now
-from .vocabulary.reasons import Shutdown
+from .vocabulary.reasons import Shutdown, is_a
 
 __all__ = [
     "Beside",
@@ -245,14 +245,14 @@ class NodeContext(Generic[N]):
         kernel = self._node._kernel
         if error is not None:
             explain(error)
-        interrupt = await self._stop(asked=isinstance(error, KeyboardInterrupt))
+        interrupt = await self._stop(asked=is_a(error, KeyboardInterrupt))
         self._node._stop_asked.set()
         swallowed = self._body.__exit__(kind, error, trace)
         if kernel.fatal is not None:
             raise kernel.fatal
         if self._failure is not None:
             raise self._failure
-        if interrupt is not None and not isinstance(error, KeyboardInterrupt):
+        if interrupt is not None and not is_a(error, KeyboardInterrupt):
             raise interrupt
         if (
             kernel.escalated is not None

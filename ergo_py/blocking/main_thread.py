@@ -13,6 +13,7 @@ import trio
 from .._core.runtime.dispatcher_threads import check_main_thread
 from .._core.runtime.keyboard_interrupt import REPEAT
 from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.reasons import is_a
 from ..facades.node import run
 from ..node import Node
 
@@ -41,7 +42,7 @@ def run_main(node: Node, start: Callable[[Node], Any] | None = None) -> None:
     async def begin() -> None:
         assert start is not None
         result = await outcome.acapture(run, node, start)
-        if isinstance(result, outcome.Error) and not isinstance(result.error, trio.Cancelled):
+        if isinstance(result, outcome.Error) and not is_a(result.error, trio.Cancelled):
             failures.append(result.error)
             node.stop_soon()
 

@@ -11,7 +11,7 @@ from .._core.tables.timers import Timer
 from .._core.vocabulary.errors import BadInputError, Reject, TaskEndedError
 from .._core.vocabulary.messages import Response
 from .._core.vocabulary.public_names import show_public_names
-from .._core.vocabulary.reasons import Crashed
+from .._core.vocabulary.reasons import Crashed, is_a
 from .._core.vocabulary.text import text_of
 from ..actor import Actor
 from ..entity_handles import EntityHandle
@@ -391,7 +391,7 @@ class Scheduler(Actor):
         others = [task for task in self._running.pop(result.name, ()) if task.pid != result.pid]
         if others:
             self._running[result.name] = others
-        if error is not None and not isinstance(error, TaskEndedError):
+        if error is not None and not is_a(error, TaskEndedError):
             self.log.error(
                 "a scheduled job failed", job=result.name, exception=Crashed(error).traceback
             )

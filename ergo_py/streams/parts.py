@@ -18,6 +18,7 @@ from .._core.vocabulary.errors import (
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import is_a
 from ..tasks.channel import Channel
 from ..tasks.handle import Task
 from ..tasks.process import Runner
@@ -63,7 +64,7 @@ class PartStream(TaskStream[R]):
         return await self._next()  # type: ignore[no-any-return]
 
     def _raise_failure(self, task: Task[None]) -> None:
-        if isinstance(task.failure, TaskEndedError):
+        if is_a(task.failure, TaskEndedError):
             raise TargetDownError(self._source, None, task.failure.reason)
         task.result()
 

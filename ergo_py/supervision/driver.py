@@ -23,7 +23,7 @@ from .._core.vocabulary.errors import BadInputError, InitError, NameTakenError, 
 from .._core.vocabulary.hints import add_note
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.info import Phase, Restarted
-from .._core.vocabulary.reasons import Crashed, Reason, RestartLimit, Shutdown
+from .._core.vocabulary.reasons import Crashed, Reason, RestartLimit, Shutdown, is_a
 from .._core.vocabulary.states import Operation as Verb
 from .._core.vocabulary.text import shown
 from ..actor import Actor
@@ -273,7 +273,7 @@ class SupervisionDriver(Actor):
         process = self._process
         if process.kernel.log.wants("warning"):
             process.log.warning("child cannot start", child=child.name, error=shown(error))
-        original = error.error if isinstance(error, InitError) else error
+        original = error.error if is_a(error, InitError) else error
         decision = self._decide(slot, original)
         actions = self._plan.start_failed(
             child.name, error, Crashed(original), decision, trio.current_time()
@@ -290,7 +290,7 @@ class SupervisionDriver(Actor):
         """Ask the child's ``decide`` about a failed start. No process exists to RESUME, so RESUME
         means RESTART.
         """
-        if slot is None or slot.rules.decide is None or not isinstance(error, Exception):
+        if slot is None or slot.rules.decide is None or not is_a(error, Exception):
             return None
         try:
             return slot.judge(error)

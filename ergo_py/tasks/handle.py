@@ -18,6 +18,7 @@ from .._core.vocabulary.ids import PID
 from .._core.vocabulary.late_methods import dataclass
 from .._core.vocabulary.messages import MayBeLate
 from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import is_a
 
 __all__ = ["Completion", "Task", "TaskResult", "first_of"]
 
@@ -153,11 +154,7 @@ class Completion(Generic[R]):
 
     def report(self) -> None:
         """Report a failure that no code has taken, once. A task that was ended has not failed."""
-        if (
-            not self._taken
-            and self.error is not None
-            and not isinstance(self.error, TaskEndedError)
-        ):
+        if not self._taken and self.error is not None and not is_a(self.error, TaskEndedError):
             self._taken = True
             self._on_failure(self.error)
 
@@ -271,7 +268,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         waiting += (current.__cause__, current.__context__)
-        if isinstance(current, BaseExceptionGroup):
+        if is_a(current, BaseExceptionGroup):
             waiting.extend(current.exceptions)
 
 

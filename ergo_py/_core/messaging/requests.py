@@ -15,6 +15,7 @@ from ..vocabulary.envelopes import RESPONSE, SYSTEM_LANE, Priority
 from ..vocabulary.errors import NodeStoppedError
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.messages import Response
+from ..vocabulary.reasons import is_a
 from ..vocabulary.text import shown
 from .calls import Calls
 from .clock import Clock
@@ -136,7 +137,7 @@ def _for_a_future(error: BaseException) -> BaseException:
     from concurrent.futures import CancelledError  # noqa: PLC0415 - as above
 
     of_asyncio = getattr(sys.modules.get("asyncio"), "CancelledError", CancelledError)
-    if not isinstance(error, (StopIteration, CancelledError, of_asyncio)):
+    if not is_a(error, (StopIteration, CancelledError, of_asyncio)):
         return error
     try:
         raise RuntimeError(

@@ -24,7 +24,7 @@ from ..vocabulary.errors import (
 from ..vocabulary.hints import explain
 from ..vocabulary.ids import Alias
 from ..vocabulary.options import MetaOptions
-from ..vocabulary.reasons import Reason, is_for_program
+from ..vocabulary.reasons import Reason, is_a, is_for_program
 from .meta import Meta
 from .shared_state import Flag
 
@@ -99,7 +99,7 @@ async def spawn_meta(
             meta.reader.adopt(task)
     except BaseException as error:
         reason = _abort(meta, error)
-        if meta.owned and not isinstance(error, GeneratorExit):
+        if meta.owned and not is_a(error, GeneratorExit):
             with trio.CancelScope(shield=True):
                 await stop_all(meta.owned, reason)
         _raise_failure(meta, error, reason)
@@ -174,7 +174,7 @@ def _abort(meta: Meta, error: BaseException) -> Reason:
 def _raise_failure(meta: Meta, error: BaseException, reason: Reason) -> NoReturn:
     """End the cleanup, and raise the error of the spawn."""
     meta.ending.release()
-    if isinstance(error, SpawnError) or is_cut_off(error) or is_for_program(error):
+    if is_a(error, SpawnError) or is_cut_off(error) or is_for_program(error):
         raise error
     raise InitError(meta.callbacks.behaviour, error, reason) from error
 

@@ -25,7 +25,7 @@ from ..tables.callbacks import runs_callbacks
 from ..tables.relations import Kind
 from ..vocabulary.envelopes import CHILD_EXIT, Lane
 from ..vocabulary.info import Ended
-from ..vocabulary.reasons import Crashed, Killed, Reason, Shutdown, is_failure, is_for_program
+from ..vocabulary.reasons import Crashed, Killed, Reason, Shutdown, is_a, is_failure, is_for_program
 from ..vocabulary.states import MetaState
 from .shared_state import Flag
 
@@ -414,7 +414,7 @@ class Ending:
 
     def _account_for(self, error: BaseException) -> None:
         """Handle an exception that left ``terminate``: the termination continues."""
-        if isinstance(error, trio.Cancelled | GeneratorExit):
+        if is_a(error, (trio.Cancelled, GeneratorExit)):
             raise error
         if is_for_program(error):
             self.meta.pass_on(error)

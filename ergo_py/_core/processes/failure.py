@@ -2,7 +2,7 @@
 task of a process.
 """
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.cancel_scopes import left_open
 from ..tables.child_slot import ChildSlot, Decision
@@ -10,7 +10,7 @@ from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EVENT, STARTED, STOP, kind_name
 from ..vocabulary.errors import CallFailedError
 from ..vocabulary.hints import MAY_NEED_HINT, explain
-from ..vocabulary.reasons import Crashed, Reason
+from ..vocabulary.reasons import Crashed, Reason, is_a
 from ..vocabulary.text import shortened
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     """
     slot = process.slot
     # Inlined _resumes(), for most failures.
-    is_plain = issubclass(type(error), Exception) and (slot is None or slot.rules.decide is None)
+    is_plain = is_a(error, Exception) and (slot is None or slot.rules.decide is None)
     resumes = not is_plain and _resumes(process, error)
-    if issubclass(type(error), MAY_NEED_HINT):
+    if is_a(error, MAY_NEED_HINT):
         explain(error, process.behaviour)
     reason = Crashed(error)
     kind, _, ref, payload = process.turn.handling or (STOP, None, None, None)
@@ -99,12 +99,12 @@ def _resumes(process: "Process", error: BaseException) -> bool:
     node.
     """
     slot = process.slot
-    if not issubclass(type(error), Exception):
+    if not is_a(error, Exception):
         process.kernel.pass_on(error)
         return False
     if slot is None or slot.rules.decide is None:
         return False
-    return _decide(process, slot, cast(Exception, error)) is Decision.RESUME
+    return _decide(process, slot, error) is Decision.RESUME
 
 
 def _decide(process: "Process", slot: ChildSlot, error: Exception) -> Decision:

@@ -12,7 +12,7 @@ from ..tables.callbacks import check_plain, runs_callbacks
 from ..vocabulary.envelopes import CALL, FAILED
 from ..vocabulary.errors import Reject
 from ..vocabulary.messages import NO_REPLY
-from ..vocabulary.reasons import Reason
+from ..vocabulary.reasons import Reason, is_a
 from ..vocabulary.states import RUNNING, SLEEP
 from .failure import account_for, account_for_open
 from .message_loop import NO_TURN
@@ -71,7 +71,7 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
 
 def note_error(process: "Process", caller: TaskCaller, error: BaseException) -> None:
     """Reply with the error of a `Reject`; any other exception of ``handle_call`` is a failure."""
-    if isinstance(error, Reject):
+    if is_a(error, Reject):
         process.kernel.calls.reply(caller, None, error.error)
         return
     reason = account_for(process, error)

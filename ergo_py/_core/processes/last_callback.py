@@ -12,7 +12,7 @@ from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..tables.callbacks import check_plain
 from ..tables.pending_calls import Deadline
 from ..vocabulary.hints import explain
-from ..vocabulary.reasons import Crashed, Reason, is_for_program
+from ..vocabulary.reasons import Crashed, Reason, is_a, is_for_program
 
 if TYPE_CHECKING:
     from .process import Process
@@ -70,7 +70,7 @@ class LastCallback:
                 return was_killed
         except BaseException as error:
             if process.abandoned or (
-                issubclass(type(error), GeneratorExit) and is_being_closed(process.callback_task)
+                is_a(error, GeneratorExit) and is_being_closed(process.callback_task)
             ):
                 raise
             _account_for(process, name, error)

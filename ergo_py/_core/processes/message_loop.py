@@ -37,7 +37,7 @@ from ..vocabulary.envelopes import (
 )
 from ..vocabulary.errors import Reject
 from ..vocabulary.messages import NO_REPLY
-from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
+from ..vocabulary.reasons import Crashed, Killed, Normal, Reason, is_a
 from ..vocabulary.states import HISTORY, RUNNING, SLEEP, TERMINATED
 from ..vocabulary.unmatched import Unmatched
 from .envelope_handlers import HANDLERS
@@ -259,7 +259,7 @@ def _reason_after(process: "Process", task: Task, error: BaseException) -> Reaso
     none of a callback, or of a process that is over, is raised again.
     """
     if (
-        (issubclass(type(error), GeneratorExit) and is_being_closed(task))
+        (is_a(error, GeneratorExit) and is_being_closed(task))
         or (process.ending is not None and process.ending.abandoned)
         or process.turn.is_cancelled()
     ):
@@ -568,7 +568,7 @@ def _note_failure(process: "Process", task: Task, error: BaseException) -> Reaso
     """A kill interrupted the callback, and its nursery raised more than the cancellation. The
     exception of an abandoned process, or of a closed task, is raised again.
     """
-    if process.abandoned or (issubclass(type(error), GeneratorExit) and is_being_closed(task)):
+    if process.abandoned or (is_a(error, GeneratorExit) and is_being_closed(task)):
         raise error
     process.kernel.pass_on(error)
     process.log.error(
@@ -643,7 +643,7 @@ async def run(process: "Process") -> None:
             if not process.end_at_once(reason, task):
                 await process.to_end().finish(reason)
     except BaseException as error:
-        if issubclass(type(error), GeneratorExit) and is_being_closed(task):
+        if is_a(error, GeneratorExit) and is_being_closed(task):
             raise
         if not process.abandoned:  # else its exception has no receiver
             process.to_end().fail(error)

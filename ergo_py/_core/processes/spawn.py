@@ -29,7 +29,7 @@ from ..vocabulary.errors import (
 from ..vocabulary.hints import explain
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
-from ..vocabulary.reasons import Crashed, Killed, Reason, is_for_program
+from ..vocabulary.reasons import Crashed, Killed, Reason, is_a, is_for_program
 from ..vocabulary.states import CALLS_ALLOWED, INIT, SLEEP, TERMINATED
 from ..vocabulary.text import shown
 from .last_callback import GRACE
@@ -92,7 +92,7 @@ async def spawn_process(
     except BaseException as error:
         undoing = _undo(process, error)
         await undoing if leave is None else leave(undoing)
-        if isinstance(error, SpawnError) or is_cut_off(error) or is_for_program(error):
+        if is_a(error, SpawnError) or is_cut_off(error) or is_for_program(error):
             raise
         raise InitError(callbacks.behaviour, error, process.reason) from error
     finally:
@@ -143,7 +143,7 @@ def _undo(process: Process, error: BaseException) -> Awaitable[None]:
     """Clean up after a start that has failed."""
     explain(error, process.behaviour)
     # A cancelled spawner takes its child with it: the child was killed, it has not crashed.
-    reason = Killed() if isinstance(error, trio.Cancelled) else Crashed(error)
+    reason = Killed() if is_a(error, trio.Cancelled) else Crashed(error)
     return process.to_end().undo(reason)
 
 

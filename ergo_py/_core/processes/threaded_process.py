@@ -31,6 +31,7 @@ from ..vocabulary.envelopes import (
 )
 from ..vocabulary.errors import BadInputError, DeadlockError, NotAllowedError
 from ..vocabulary.options import Options
+from ..vocabulary.reasons import is_a
 from ..vocabulary.states import INIT, STOPPING, TERMINATED, State
 from .envelope_handlers import answer_inspection, is_inspection
 from .process import BehaviourProxy, Handlers, Process
@@ -440,7 +441,7 @@ class _Hop:
             verb.refuse(self._process)
             raise
         except BaseException as error:
-            if isinstance(error, trio.Cancelled):
+            if is_a(error, trio.Cancelled):
                 self._was_cancelled = True
                 self.raise_cancel = self._process.kernel.raise_cancel
             result = outcome.Error(error)

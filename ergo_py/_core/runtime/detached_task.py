@@ -9,6 +9,7 @@ from typing import Protocol
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
+from ..vocabulary.reasons import is_a
 from .abandonable import Abandonable
 
 __all__ = ["DetachedTask", "is_cut_off", "without_cancellation"]
@@ -91,11 +92,11 @@ class DetachedTask:
 
 def without_cancellation(error: BaseException) -> BaseException | None:
     """The exception without the cancellations in it; None if nothing else remains."""
-    if isinstance(error, BaseExceptionGroup):
+    if is_a(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1]
-    return None if isinstance(error, trio.Cancelled) else error
+    return None if is_a(error, trio.Cancelled) else error
 
 
 def is_cut_off(error: BaseException) -> bool:
     """Whether an exception only means that its task is to end: it was cancelled or abandoned."""
-    return isinstance(error, GeneratorExit) or without_cancellation(error) is None
+    return is_a(error, GeneratorExit) or without_cancellation(error) is None

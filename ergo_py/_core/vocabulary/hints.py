@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from .reasons import is_a
 from .text import shown, text_of
 
 __all__ = ["ASYNCIO", "MAY_NEED_HINT", "add_note", "did_you_mean", "explain", "near"]
@@ -62,7 +63,7 @@ def explain(error: BaseException, behaviour: object = None) -> None:
     """Add a note to an exception with a text that does not say what to write instead.
     ``behaviour`` is the actor or meta-process whose callback raised it.
     """
-    if not issubclass(type(error), MAY_NEED_HINT):
+    if not is_a(error, MAY_NEED_HINT):
         return  # most errors of a program: a crash does not pay for more
     if type(error).__module__.partition(".")[0] == "ergo_py":
         return  # these explain themselves
@@ -83,17 +84,17 @@ def add_note(error: BaseException, note: str) -> None:
 
 def _hint(error: BaseException, behaviour: object) -> str | None:
     text = text_of(error)
-    if isinstance(error, RuntimeError) and _NO_LOOP.search(text):
+    if is_a(error, RuntimeError) and _NO_LOOP.search(text):
         return ASYNCIO
-    if isinstance(error, AttributeError) and (found := _NO_SETTER.search(text)):
+    if is_a(error, AttributeError) and (found := _NO_SETTER.search(text)):
         return _taken_name(found[1], behaviour)
-    if isinstance(error, AttributeError) and error.name and error.obj is behaviour:
+    if is_a(error, AttributeError) and error.name and error.obj is behaviour:
         return _skipped_init(error.name, type(behaviour))
-    if isinstance(error, TypeError | AttributeError) and _COROUTINE.search(text):
+    if is_a(error, (TypeError, AttributeError)) and _COROUTINE.search(text):
         return _AWAIT
-    if isinstance(error, TypeError) and _NOT_AWAITABLE.search(text):
+    if is_a(error, TypeError) and _NOT_AWAITABLE.search(text):
         return _NO_AWAIT
-    if isinstance(error, TypeError) and _NOT_CALLABLE in text:
+    if is_a(error, TypeError) and _NOT_CALLABLE in text:
         return _overwritten_verb(behaviour)
     return None
 

@@ -6,7 +6,7 @@ import linecache
 import os
 from dataclasses import field
 from types import CodeType, TracebackType
-from typing import Final, cast
+from typing import Final, TypeGuard, TypeVar, cast
 
 from .late_methods import dataclass
 from .public_names import show_public_names
@@ -25,9 +25,12 @@ __all__ = [
     "Unregistered",
     "as_reason",
     "error_of",
+    "is_a",
     "is_failure",
     "is_for_program",
 ]
+
+E = TypeVar("E", bound=BaseException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +186,7 @@ class Crashed:
         if self._told:
             return self._told.removesuffix(named)
         chain = _of_program(self._chain)
-        tells = [isinstance(getattr(error, "reason", None), Crashed) for error, _, _ in chain]
+        tells = [_tells(error) for error, _, _ in chain]
         start = len(chain) - 1 - tells[::-1].index(True) if True in tells else 0
         text = "".join(_format_chain(chain[start:])).removesuffix(named)
         notes = "".join(_notes(chain[start][0])) if any(tells) else ""
@@ -232,9 +235,9 @@ def as_reason(given: object) -> Reason:
     """Convert a user's value to a reason: a reason stays as it is, an exception becomes
     ``Crashed``, any other value ``Custom``.
     """
-    if isinstance(given, _REASONS):
-        return given
-    if isinstance(given, BaseException):
+    if issubclass(type(given), _REASONS):
+        return cast(Reason, given)
+    if is_a(given, BaseException):
         return Crashed(given)
     return Custom(given)
 
@@ -253,14 +256,26 @@ def error_of(reason: Reason) -> BaseException | None:
     return reason.error if isinstance(reason, Crashed) else None
 
 
+_FOR_PROGRAM: Final = (KeyboardInterrupt, SystemExit)
+
+
+def is_a(error: object, kinds: type[E] | tuple[type[E], ...]) -> TypeGuard[E]:
+    """Whether an exception is of a class, or of one of several. ``isinstance`` also asks the
+    exception for its ``__class__``, and a property of the user may raise there.
+    """
+    return issubclass(type(error), kinds)
+
+
 def is_for_program(error: BaseException) -> bool:
     """Whether an exception is meant for the whole program, and not for the process that it left."""
-    if issubclass(type(error), BaseExceptionGroup):
-        return cast(BaseExceptionGroup, error).subgroup(_FOR_PROGRAM) is not None
-    return issubclass(type(error), _FOR_PROGRAM)
-
-
-_FOR_PROGRAM: Final = (KeyboardInterrupt, SystemExit)
+    parts = [error]
+    # The list grows while it is traversed.
+    for part in parts:
+        if is_a(part, _FOR_PROGRAM):
+            return True
+        if is_a(part, BaseExceptionGroup):
+            parts += part.exceptions
+    return False
 
 
 def _describe(error: BaseException) -> str:
@@ -305,7 +320,7 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
     if (
         error.__context__ is None
         and error.__cause__ is None
-        and not issubclass(type(error), BaseExceptionGroup)
+        and not is_a(error, BaseExceptionGroup)
     ):
         # The common case: the exception refers to no other, so no search is needed.
         frames = _frames_of(error.__traceback__)
@@ -322,10 +337,10 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
         seen.add(id(current))
         chain.append((current, _frames_of(current.__traceback__), joint))
         _drop_references(current)
-        if issubclass(type(current), BaseExceptionGroup):
+        if is_a(current, BaseExceptionGroup):
             waiting.extend(
                 (part, f"\nAn exception in the {type(current).__name__}:\n\n")
-                for part in cast(BaseExceptionGroup, current).exceptions
+                for part in current.exceptions
             )
         if current.__cause__ is not None:
             waiting.append((current.__cause__, _CAUSE))
@@ -340,8 +355,8 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
         seen.add(id(unseen))
         _drop_references(unseen)
         hidden += (unseen.__cause__, unseen.__context__)
-        if issubclass(type(unseen), BaseExceptionGroup):
-            hidden += cast(BaseExceptionGroup, unseen).exceptions
+        if is_a(unseen, BaseExceptionGroup):
+            hidden += unseen.exceptions
     chain.reverse()
     return tuple(chain)
 
@@ -349,12 +364,20 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
 def _drop_references(error: BaseException) -> None:
     # Not by assignment: the class of the exception may refuse it, as a frozen dataclass does.
     BaseException.with_traceback(error, None)
-    if issubclass(type(error), AttributeError):
+    if is_a(error, AttributeError):
         # `obj` is the object that lacks the attribute, in a callback mostly the behaviour itself.
         _set_obj(error, None)
 
 
 _set_obj: Final = vars(AttributeError)["obj"].__set__
+
+
+def _tells(error: BaseException) -> bool:
+    """Whether an error tells of the crash of another process."""
+    try:
+        return type(getattr(error, "reason", None)) is Crashed
+    except BaseException:  # its own code has raised
+        return False
 
 
 def _notes(error: BaseException) -> list[str]:

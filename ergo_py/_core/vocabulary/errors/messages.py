@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..hints import did_you_mean
 from ..ids import name_in
-from ..reasons import Crashed, Reason
+from ..reasons import Crashed, Reason, is_a
 from ..text import type_of
 from .base import BadInputError, ErgoError, add_traceback
 
@@ -167,7 +167,7 @@ class MethodUnknownError(ErgoError, LookupError):
 
 def check_raisable(what: str, error: BaseException) -> None:
     """Raise BadInputError for an exception that no ``call`` can raise."""
-    if isinstance(error, StopIteration | StopAsyncIteration):
+    if is_a(error, (StopIteration, StopAsyncIteration)):
         raise BadInputError(
             what,
             error,
