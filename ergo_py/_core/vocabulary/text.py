@@ -22,6 +22,8 @@ __all__ = [
 
 _DEEP: Final = 50
 """Maximal depth of nested containers that are shown."""
+_CARRIERS: Final = 10
+"""Requests inside of each other that are looked into: a request may carry itself."""
 _LONG_LINE: Final = 1000
 _LONG_TEXT: Final = 20_000
 """Characters of a line, and of a text with many lines, that a line of the log shows."""
@@ -41,7 +43,9 @@ def type_of(value: object) -> str:
     """The name of a value's type, as a program writes it: ``Port.Write``. A request that the
     framework has put another into, as one with the id of a command, has the name of that one.
     """
-    while getattr(type(value), "__carries_request__", False):
+    for _ in range(_CARRIERS):
+        if not getattr(type(value), "__carries_request__", False):
+            break
         value = getattr(value, "request", None)
     return type(value).__qualname__.rpartition("<locals>.")[2]
 

@@ -215,3 +215,10 @@ class Wrapped:
 def test_a_request_that_carries_another_request_has_its_type() -> None:
     assert type_of(Wrapped(Wrapped(1.5))) == "float"
     assert type_of(Wrapped) == "type"
+
+
+def test_a_request_that_carries_itself_has_its_own_type() -> None:
+    request = Wrapped(None)
+    request.request = request
+
+    assert type_of(request) == "Wrapped"
