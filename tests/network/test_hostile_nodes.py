@@ -632,6 +632,33 @@ async def test_looks_of_a_lost_session_do_not_begin(monkeypatch: pytest.MonkeyPa
             assert (await a.at("b@test").info()).name == "b@test"
 
 
+async def test_looks_that_wait_for_their_turn_need_the_permit_until_they_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results, get_info = collections.Counter[str](), Node.info
+    async with two_nodes(make_network("memory", allow="default,look")) as (a, b):
+        there = a.at("b@test")
+        await there.ping()
+
+        def info(node: Node) -> Any:
+            network_of(b).context.permits = Permits("default")
+            network_of(b).connections["a@test"].executor.read_permits()
+            return get_info(node)
+
+        async def look() -> None:
+            try:
+                results[(await there.info()).name] += 1
+            except NotPermittedError:
+                results["refused"] += 1
+
+        monkeypatch.setattr(Node, "info", info)
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(look)
+
+    assert results == {"b@test": 1, "refused": 49}
+
+
 async def test_looks_of_all_nodes_share_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     passes, begun, get_info = Passes(), list[int](), Node.info
 

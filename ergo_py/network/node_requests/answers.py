@@ -96,10 +96,8 @@ class Answers:
 
     def answer(self, op: NodeRequest) -> None:
         """Answer a request, perhaps later."""
-        permit, _ = self._known.get(op.about, (None, self._unknown))
-        if permit is not None and permit not in self._permits:
-            self._peer.send_answer(op.number, None, self._refusals.refuse_act(permit))
-        elif op.about in _IN_TURN:
+        # A request that is refused needs no turn.
+        if op.about in _IN_TURN and self._known[op.about][0] in self._permits:
             self._answer_in_turn(op)
         elif (wait := self._begin(op)) is not None:
             self._soon(self._finish, op.number, *wait)
@@ -137,10 +135,13 @@ class Answers:
             await self._finish(op.number, *wait)
 
     def _begin(self, op: NodeRequest) -> tuple[Awaitable[object], trio.CancelScope] | None:
-        """Begin a request, and answer a request that does not wait. Returns the rest of a request
-        that waits for something, and the scope of the wait.
+        """Begin a request, and answer a request that does not wait, or is not permitted any more.
+        Returns the rest of a request that waits for something, and the scope of the wait.
         """
-        _, function = self._known.get(op.about, (None, self._unknown))
+        permit, function = self._known.get(op.about, (None, self._unknown))
+        if permit is not None and permit not in self._permits:
+            self._peer.send_answer(op.number, None, self._refusals.refuse_act(permit))
+            return None
         try:
             found = function(self._peer.network.types.decode(op.body))
         except (_OtherFormError, UnreadableValueError):
