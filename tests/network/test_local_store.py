@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,42 @@ async def test_a_released_entry_is_not_lost(tmp_path: Path) -> None:
             await a.delete("key", first.revision)
             assert await b.get("key") is None
             assert (await b.age()).made == inf
+
+
+class Killed(BaseException):
+    """Stands for the kill of a program: nothing after it runs."""
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+async def test_a_program_that_is_killed_while_it_releases_a_name_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    unlink, done = Path.unlink, list[str]()
+
+    def unlink_until_killed(path: Path, missing_ok: bool = False) -> None:
+        if len(done) == steps:
+            raise Killed
+        unlink(path, missing_ok=missing_ok)
+        done.append(path.name)
+
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        first = await a.put("key", b"value", 0)
+        assert (await b.age()).made == inf
+        monkeypatch.setattr(Path, "unlink", unlink_until_killed)
+        with suppress(Killed):
+            await a.delete("key", first.revision)
+        monkeypatch.undo()
+        a.close()
+        assert len(done) == steps
+
+        # It is released, or the entry names a program that has ended.
+        assert await b.get("key") == (first if steps < 2 else None)
+        assert (await b.age()).made == inf
+        # Who takes it over may lose it as ever.
+        await b.put("key", b"value", first.revision if steps < 2 else 0)
+        remove_entries(tmp_path)
+        assert await b.get("key") is None
+        assert (await b.age()).made < 600
 
 
 async def test_entries_that_were_removed_after_all_programs_had_ended_are_no_loss(

@@ -188,6 +188,8 @@ class LocalStore:
 
     def _remove(self, key: str, revision: int) -> None:
         self._check(key, revision)
+        # Before the entry: a program that is killed in between leaves an entry, which others take
+        # over as that of any program that has ended, and never a mark that tells of a loss.
         self._mark(key).unlink(missing_ok=True)
         self._file(key).unlink(missing_ok=True)
 
