@@ -7,8 +7,9 @@ import pytest
 import trio
 from trio.lowlevel import checkpoint
 
-from ergo_py import NO_REPLY, Actor
+from ergo_py import NO_REPLY, Actor, Caller
 from ergo_py.meta import TLSFiles
+from ergo_py.testing import explore
 from ergo_py.web import Drain, HTTPRequest, Response, Route
 from tests.web.rig import Peer, Served, get, post, serving, until
 
@@ -68,6 +69,59 @@ async def test_requests_before_a_half_close_are_answered_up_to_the_last_whole_re
     async with serving(routes=ROUTES) as served:
         assert await answers(served, data, pauses) == found
         await until(lambda: served.server.connections == 0)
+
+
+def chunks(count: int) -> bytes:
+    """A request with a body in many chunks."""
+    head = get("/is", "Transfer-Encoding: chunked", method="POST")
+    return head + b"3\r\nabc\r\n" * count + b"0\r\n\r\n"
+
+
+LONG: dict[str, tuple[bytes, list[int]]] = {
+    "600 chunks": (chunks(600), [200]),
+    "2000 chunks": (chunks(2000), [200]),
+    "many reads": (post("/is", bytes(300_000)), [200]),
+    "one after another": ((chunks(300) + post("/is", bytes(70_000))) * 3, [200] * 6),
+    "others in between": (
+        (MISSING * 3 + chunks(600) + get("/is") * 2 + post("/none", bytes(5_000))) * 4,
+        [404, 404, 404, 200, 200, 200, 404] * 4,
+    ),
+}
+"""Requests whose bodies take several turns of the loop."""
+
+
+class Async(Actor):
+    """Answers in a coroutine, and does not wait."""
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        return Response(200)
+
+
+@pytest.mark.parametrize("pauses", range(4))
+@pytest.mark.parametrize("name", list(LONG))
+def test_requests_of_several_turns_before_a_half_close_are_answered_in_any_order_of_tasks(
+    name: str, pauses: int
+) -> None:
+    data, found = LONG[name]
+
+    async def run() -> None:
+        async with serving(routes=ROUTES) as served:
+            assert await answers(served, data, pauses) == found
+
+    explore(run, range(12))
+
+
+@pytest.mark.parametrize("pauses", range(4))
+def test_a_receiver_with_coroutines_has_its_turn_before_a_half_close_in_any_order_of_tasks(
+    pauses: int,
+) -> None:
+    async def run() -> None:
+        async with serving(routes=[Route("/is", to="async")]) as served:
+            await served.node.spawn(Async, name="async")
+            data, found = LONG["others in between"]
+            assert await answers(served, data, pauses) == found
+
+    explore(run, range(12))
 
 
 class Talk(Actor):

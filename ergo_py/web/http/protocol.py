@@ -35,6 +35,11 @@ _WAITING: Final = 64 * 1024
 """Bytes of requests, or of a body, that may wait here. Then nothing is read."""
 _LARGE: Final = 16 * 1024
 """Bytes of a body that are not worth a copy behind the head."""
+_TURNS: Final = 3
+"""Turns of the reader before it handles the end of the peer, after a call. A receiver that was
+woken takes its step in the next pass of the loop, in any order with the reader: it may be the last
+of that pass, and the reader may have had a turn in the pass of the call, after it.
+"""
 
 _HEAD, _BODY, _UNDER_WAY = Phase.HEAD, Phase.BODY, Phase.UNDER_WAY
 _SKIPS, _UPGRADING, _CLOSED = Phase.SKIPS, Phase.UPGRADING, Phase.CLOSED
@@ -58,14 +63,15 @@ class HTTPProtocol:
 
     __slots__ = (
         "_advance",
-        "_begun_at_once",
         "_client",
         "_exchange",
+        "_has_ended",
         "_made_body",
         "_parser",
         "_place",
         "_request",
         "_since",
+        "_turns_left",
         "_wire",
         "_writer",
         "closes",
@@ -98,10 +104,10 @@ class HTTPProtocol:
         """The streamed response under way, if there is any."""
         self._advance = _IDLE
         """Whether a step is under way or due."""
-        self._begun_at_once: int | None = 0
-        """The number of the last request that began in the turn of its bytes; None once the peer
-        has closed its half.
-        """
+        self._has_ended = False
+        """The peer has closed its half."""
+        self._turns_left = 0
+        """Turns of the reader in which the last receiver may answer, after the end of the peer."""
         peer = wire.peer
         self._client = peer.host if isinstance(peer, Endpoint) else peer
         """The address of the peer."""
@@ -127,28 +133,26 @@ class HTTPProtocol:
         if self.phase is not _CLOSED:
             if data:
                 self._parser.feed(data)
-            begun = self.requests
+            else:
+                self._turns_left -= 1
             self.advance()
-            if self.requests != begun and self._begun_at_once is not None:
-                self._begun_at_once = self.requests
         return ()
 
     def end(self) -> None:
         """The peer has closed its half. The whole requests before that are begun first, as far as
-        they wait only for another turn of the loop, or for room for their responses. A receiver
-        that would have had its turn before this, if its request had begun with its bytes, has it.
+        they wait only for another turn of the loop, or for room for their responses. The receiver
+        of each, also of the one that is under way, has a turn in which it may answer.
         """
-        is_late = self._begun_at_once != self.requests
-        self._begun_at_once = None
+        self._has_ended, self._turns_left = True, _TURNS
         if self.phase is not _CLOSED:
-            if is_late and self.phase is _UNDER_WAY and self._advance is _IDLE:
-                self._step_later()
             self._pause_if_full()
 
     @property
     def has_more(self) -> bool:
-        """Whether the parser may have bytes that it has not looked at."""
-        return self.paused
+        """Whether the reader has to come again before it handles the end of the peer."""
+        return self.paused or (
+            self._has_ended and self._turns_left > 0 and self.phase is _UNDER_WAY
+        )
 
     def rest(self) -> None:
         """Keep the connection in this program: an exchange is more than its bytes."""
@@ -161,13 +165,11 @@ class HTTPProtocol:
         if self._advance is _LATER:
             self._pause_if_full()
             return
-        self._advance, begun = _NOW, self.requests
+        self._advance = _NOW
         has_more = False
         try:
             for _ in range(_IN_A_ROW):
                 if not self._step():
-                    # After the end of the peer, a receiver has its turn before the end is handled.
-                    has_more = self._begun_at_once is None and self.requests != begun
                     break
                 if self._parser.has_more:
                     has_more = True  # the step was long
@@ -187,9 +189,9 @@ class HTTPProtocol:
         is_full = self.phase is _UPGRADING or (
             (self._advance is _LATER or self.phase is _UNDER_WAY) and unread >= _WAITING
         )
-        if self._begun_at_once is None and not is_full:
-            is_full = (self._advance is _LATER and (unread > 0 or self.phase is _UNDER_WAY)) or (
-                unread > 0 and self.phase is _HEAD and not self._has_room()
+        if self._has_ended and unread and not is_full:
+            is_full = self._advance is _LATER or (
+                self.phase is _HEAD and self._writer.pending > self.site.options.write_limit
             )
         if is_full is not self.paused:
             self.paused = is_full
@@ -208,7 +210,7 @@ class HTTPProtocol:
     def _step(self) -> bool:
         phase = self.phase
         if phase is _HEAD:
-            # Inlined _has_room(): one function less on the way of each request.
+            # A peer that does not take its responses gets no further ones.
             if self._writer.pending > self.site.options.write_limit:
                 return False
             head = self._parser.next_head()
@@ -228,10 +230,6 @@ class HTTPProtocol:
             assert self._place is not None
             return body.give(self._parser, self._place.max_body)
         return False
-
-    def _has_room(self) -> bool:
-        """Whether few enough bytes wait for the peer, so that another request may begin."""
-        return self._writer.pending <= self.site.options.write_limit
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -327,6 +325,7 @@ class HTTPProtocol:
         assert place is not None
         assert request is not None
         self.phase = NEXT[self.phase][Step.ASK]
+        self._turns_left = _TURNS
         ask(self._begin_call(place, request), place)
 
     def _begin_call(self, place: Place, request: HTTPRequest) -> Exchange:
