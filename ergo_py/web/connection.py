@@ -42,6 +42,7 @@ _TAKES_NOTHING: Final = 1.0
 """Seconds that a graceful shutdown waits for a peer that takes nothing of its response."""
 _GOING_AWAY: Final = 1001
 """The code of a WebSocket that ends during its move."""
+_GIVES_WAY = "the server is full, and another peer waits"
 _NO_STREAM = "there is no streamed response with this reference; it has ended, or has not begun"
 
 
@@ -109,19 +110,22 @@ class WebConnection(ProtocolConnection):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when there is no request; None if there is one, or a WebSocket. A WebSocket that
-        only waits for the close of its peer gives way at once.
+        """Since when there is no request; None if there is one, or a WebSocket, or if the
+        connection ends already. A WebSocket that only waits for the close of its peer gives way at
+        once.
         """
-        if self.connected is None:
+        if self.connected is None or self.cause is not None:
             return None
         if self._websocket is not None:
             return None if self._websocket.takes_messages else -inf
         return max(self.last_in, self.last_out) if self._http.is_idle else None
 
     def give_way(self) -> None:
-        """End an idle connection without waiting for its peer."""
+        """End an idle connection without waiting for its peer. From now on there is a cause."""
         self._http.give_way()
         self._shutdown.close(TCPClose(linger=0.0))
+        # A WebSocket that has hung up already waits for its peer, with a patience of its own.
+        self._shutdown.end(Cause.ASKED, _GIVES_WAY)
 
     def drain(self) -> None:
         """End in order."""

@@ -251,7 +251,11 @@ class WebServer(Listener):
         return first, give_way
 
     def _make_place(self, more: int) -> bool:
-        """Let a connection give way, if the server is full."""
+        """Let a connection give way, if the server is full. It is counted until its socket is
+        closed, in one of the next turns, and is not asked a second time. So the server has at most
+        one connection more than ``max_connections`` for each that ends: to keep the accepted socket
+        waiting for this would not make it fewer sockets.
+        """
         if not self._has_place(more):
             return False
         if not super()._has_place(more):
