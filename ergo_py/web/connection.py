@@ -17,6 +17,7 @@ from .._core.vocabulary.reasons import Killed, Normal, Reason, Shutdown
 from ..meta.readers import start_beside
 from ..meta.sockets.messages import Cause, TCPClose, TCPConnected
 from ..meta.sockets.options import StreamOptions
+from ..meta.sockets.socket_setup import count_unacknowledged
 from ..meta.sockets.streams.connection import AcceptingServer, StreamConnection
 from ..meta.sockets.streams.parser import StreamParser
 from ..meta.sockets.streams.sessions import end_session
@@ -117,8 +118,16 @@ class WebConnection(ProtocolConnection):
         if self.connected is None or self.cause is not None:
             return None
         if self._websocket is not None:
-            return None if self._websocket.takes_messages else -inf
+            return self._closing_since(self._websocket)
         return max(self.last_in, self.last_out) if self._http.is_idle else None
+
+    def _closing_since(self, websocket: WebSocket) -> float | None:
+        if websocket.takes_messages:
+            return None
+        if self._writer.pending or count_unacknowledged(self._socket):
+            # Until now, the peer has not had all messages: look again, and do not cut them.
+            return self.now()
+        return -inf
 
     def give_way(self) -> None:
         """End an idle connection without waiting for its peer. From now on there is a cause."""

@@ -9,7 +9,7 @@ from trio.lowlevel import checkpoint
 
 from ergo_py import NO_REPLY, PID, Actor, Alias
 from ergo_py.web import WS, HTTPRequest, Response, Route
-from tests.web.rig import Peer, Served, get, serving
+from tests.web.rig import Peer, Served, get, serving, until
 
 UPGRADE = get(
     "/talk",
@@ -27,6 +27,18 @@ class Curt(Actor):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         if isinstance(message, WS.Connected):
+            self.send(message.connection, WS.Close(1000, "ok"))
+
+
+class Long(Actor):
+    """Sends much, and closes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        if isinstance(message, WS.Connected):
+            self.send(message.connection, WS.Send(bytes(self.size)))
             self.send(message.connection, WS.Close(1000, "ok"))
 
 
@@ -85,3 +97,43 @@ async def test_each_connection_gives_way_to_a_single_peer(
             # Those that give way are counted until their sockets are closed.
             assert (server.connections, len(waiting)) == (3, 3)
             assert most <= 3 + count
+
+
+async def dial_with_small_window(served: Served) -> Peer:
+    """A peer whose system takes few bytes before the peer reads."""
+    sock = trio.socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await sock.connect(tuple(served.server.local))
+    served.peers.append(Peer(trio.SocketStream(sock)))
+    return served.peers[-1]
+
+
+@pytest.mark.parametrize(
+    "size", [12_000_000, 100_000], ids=["in the connection", "in the operating system"]
+)
+async def test_a_websocket_that_closes_keeps_its_place_until_its_peer_has_all_messages(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ergo_py.web.server._GRACE", 0.05)
+    routes = [Route("/talk", websocket=Long.spec(size)), Route("/")]
+    with trio.fail_after(30):
+        async with serving(handle, routes=routes, max_connections=2) as served:
+            peer = await dial_with_small_window(served)
+            await peer.send(UPGRADE)
+            assert (await peer.head()).status == 101
+            await peer.exactly(1_000)
+            (connection,) = served.server.open_connections()
+            await until(lambda: connection.messages_out == 3)
+            other = await idle(served)
+            for _ in range(3):
+                # Each of these takes the place of the last.
+                other = await idle(served)
+            assert bool(connection.pending) is (size > 1_000_000)
+            assert connection in served.server.open_connections()
+            # The frame has a head of 10 bytes.
+            found = await peer.exactly(10 + size - 1_000 + len(CLOSE))
+            assert found.endswith(CLOSE)
+            await idle(served)
+            assert (await other.ask(get("/at-once"))).status == 200
+            assert await peer.rest() == b""
+            assert served.server.connections == 2
