@@ -68,10 +68,7 @@ async def idle(served: Served) -> Peer:
 
 @pytest.mark.parametrize("kind", ["closing", "closed", "idle"])
 @pytest.mark.parametrize("count", [1, 3])
-async def test_each_connection_gives_way_to_a_single_peer(
-    kind: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ergo_py.web.server._GRACE", 0.05)
+async def test_each_connection_gives_way_to_a_single_peer(kind: str, count: int) -> None:
     routes = [Route("/talk", websocket=Curt), Route("/")]
     with trio.fail_after(30), ExitStack() as stack:
         async with serving(handle, routes=routes, max_connections=3) as served:
@@ -81,7 +78,7 @@ async def test_each_connection_gives_way_to_a_single_peer(
                     await idle(served)
                 else:
                     await closing(served, answers=kind == "closed")
-            await trio.sleep(0.1)
+            await trio.sleep(1.1)  # idle connections keep their places for a second
             waiting.clear()
             for _ in range(30):
                 other = stack.enter_context(
@@ -111,10 +108,9 @@ async def dial_with_small_window(served: Served) -> Peer:
 @pytest.mark.parametrize(
     "size", [12_000_000, 100_000], ids=["in the connection", "in the operating system"]
 )
-async def test_a_websocket_that_closes_keeps_its_place_until_its_peer_has_all_messages(
-    size: int, monkeypatch: pytest.MonkeyPatch
+async def test_a_closing_websocket_keeps_its_place_until_its_peer_has_all_messages(
+    size: int,
 ) -> None:
-    monkeypatch.setattr("ergo_py.web.server._GRACE", 0.05)
     routes = [Route("/talk", websocket=Long.spec(size)), Route("/")]
     with trio.fail_after(30):
         async with serving(handle, routes=routes, max_connections=2) as served:
@@ -125,15 +121,14 @@ async def test_a_websocket_that_closes_keeps_its_place_until_its_peer_has_all_me
             (connection,) = served.server.open_connections()
             await until(lambda: connection.messages_out == 3)
             other = await idle(served)
-            for _ in range(3):
-                # Each of these takes the place of the last.
-                other = await idle(served)
+            other = await idle(served)  # in the place of the last
             assert bool(connection.pending) is (size > 1_000_000)
             assert connection in served.server.open_connections()
             # The frame has a head of 10 bytes.
             found = await peer.exactly(10 + size - 1_000 + len(CLOSE))
             assert found.endswith(CLOSE)
-            await idle(served)
+            # The other connection has had a request in the last second.
             assert (await other.ask(get("/at-once"))).status == 200
+            await idle(served)
             assert await peer.rest() == b""
             assert served.server.connections == 2

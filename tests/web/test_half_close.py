@@ -99,7 +99,7 @@ class Async(Actor):
 
 @pytest.mark.parametrize("pauses", range(4))
 @pytest.mark.parametrize("name", list(LONG))
-def test_requests_of_several_turns_before_a_half_close_are_answered_in_any_order_of_tasks(
+def test_long_requests_before_a_half_close_are_answered_in_any_order_of_tasks(
     name: str, pauses: int
 ) -> None:
     data, found = LONG[name]
@@ -112,7 +112,7 @@ def test_requests_of_several_turns_before_a_half_close_are_answered_in_any_order
 
 
 @pytest.mark.parametrize("pauses", range(4))
-def test_a_receiver_with_coroutines_has_its_turn_before_a_half_close_in_any_order_of_tasks(
+def test_a_receiver_with_coroutines_has_its_turn_before_a_half_close(
     pauses: int,
 ) -> None:
     async def run() -> None:

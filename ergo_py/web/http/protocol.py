@@ -63,7 +63,6 @@ class HTTPProtocol:
 
     __slots__ = (
         "_advance",
-        "_client",
         "_exchange",
         "_has_ended",
         "_made_body",
@@ -108,9 +107,6 @@ class HTTPProtocol:
         """The peer has closed its half."""
         self._turns_left = 0
         """Turns of the reader in which the last receiver may answer, after the end of the peer."""
-        peer = wire.peer
-        self._client = peer.host if isinstance(peer, Endpoint) else peer
-        """The address of the peer."""
         self.limits: TimeLimits = TimeLimits(wire, site, self._check_time)
         """The time that the peer has."""
         self._made_body: RequestBody | None = None
@@ -241,10 +237,11 @@ class HTTPProtocol:
         self.closes = not head.keeps_alive
         if site.is_timed:
             self._since = site.begin_exchange()
+        peer = wire.peer
         client, scheme, host = (
-            site.client_of(wire.peer, head)
+            site.client_of(peer, head)
             if site.has_proxies
-            else (self._client, site.scheme, head.host)
+            else (peer.host if isinstance(peer, Endpoint) else peer, site.scheme, head.host)
         )
         path, place = site.places.get(head.path) or site.find(head.path)
         request = self._request = HTTPRequest(
@@ -252,7 +249,7 @@ class HTTPProtocol:
             path,
             head,
             connection=wire.alias,
-            peer=wire.peer,
+            peer=peer,
             scheme=scheme,
             client=client,
             host=host,
