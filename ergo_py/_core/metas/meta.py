@@ -28,7 +28,7 @@ from ..vocabulary.hints import explain
 from ..vocabulary.ids import PID, Alias, Ref, Target
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Behind, MetaOptions
-from ..vocabulary.reasons import Crashed, Custom, Reason
+from ..vocabulary.reasons import Crashed, Custom, Reason, is_for_program
 from ..vocabulary.states import MetaOperation, MetaState, Operation, check_meta_allowed
 from .handler import Handler
 from .inbox import TwoLanes
@@ -265,7 +265,10 @@ class Meta:
         )
 
     def report(self, what: str, error: BaseException) -> None:
-        """Log an exception of user code, and continue."""
+        """Log an exception of user code, and continue. One for the program is passed on."""
+        if is_for_program(error):
+            self.pass_on(error)
+            return
         explain(error, self.behaviour)
         self.log.error(f"{what} raised", exception=Crashed(error).traceback)
 

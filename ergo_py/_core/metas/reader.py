@@ -228,7 +228,7 @@ class Reader:
         meta = self.meta
         try:
             meta.behaviour.unblock()
-        except Exception as error:
+        except BaseException as error:
             meta.report("unblock", error)
         meta.resources.unblock()
 

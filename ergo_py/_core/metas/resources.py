@@ -70,7 +70,7 @@ class Resources:
 
     __slots__ = ("_bell", "_closed", "_known", "_report", "stopping")
 
-    def __init__(self, report: Callable[[str, Exception], None]) -> None:
+    def __init__(self, report: Callable[[str, BaseException], None]) -> None:
         self._report = report
         self._known: list[tuple[Any, Callable[[], object] | None]] = []
         self._bell: Doorbell | None = None
@@ -178,7 +178,7 @@ class Resources:
                     resource.close()
             except (OSError, ValueError):  # broken, or closed by the reader's own code
                 continue
-            except Exception as error:
+            except BaseException as error:
                 self._report("closing", error)
 
     def _wake(self, resource: Any, unblock: Callable[[], object] | None) -> None:
@@ -193,7 +193,7 @@ class Resources:
                 _wake_socket_below(resource.fileno())
         except (OSError, ValueError):  # closed already, so no thread is blocked in it
             return
-        except Exception as error:
+        except BaseException as error:
             self._report("unblocking", error)
 
 

@@ -416,10 +416,7 @@ class Ending:
         """Handle an exception that left ``terminate``: the termination continues."""
         if is_a(error, (trio.Cancelled, GeneratorExit)):
             raise error
-        if is_for_program(error):
-            self.meta.pass_on(error)
-        else:
-            self.meta.report("terminate", error)
+        self.meta.report("terminate", error)
 
     # -- the release -------------------------------------------------------------------------------
 

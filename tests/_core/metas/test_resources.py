@@ -443,17 +443,22 @@ async def test_a_resource_opened_after_the_stop_is_unblocked_at_once() -> None:
     assert meta.result == b""
 
 
-async def test_errors_of_unblocking_and_closing_are_reported_and_block_no_end() -> None:
+class Grave(BaseException):
+    """An error that is no `Exception`."""
+
+
+@pytest.mark.parametrize("kind", [Failed, Grave])
+async def test_errors_of_unblocking_and_closing_are_reported_and_block_no_end(kind: Any) -> None:
     class Broken:
         def close(self) -> None:
-            raise Failed("close")
+            raise kind("close")
 
     def wrong() -> None:
-        raise Failed("unblock")
+        raise kind("unblock")
 
     class AlsoBroken(Blocks):
         def unblock(self) -> None:
-            raise Failed("own unblock")
+            raise kind("own unblock")
 
     def pause(me: Blocks) -> object:
         me.opened(Broken())
@@ -470,6 +475,17 @@ async def test_errors_of_unblocking_and_closing_are_reported_and_block_no_end() 
         await owned.end(alias)
 
     assert {"unblock raised", "unblocking raised", "closing raised"} <= set(lines)
+
+
+async def test_an_interrupt_while_a_thread_is_unblocked_is_passed_on_to_the_program() -> None:
+    class Interrupted(Blocks):
+        def unblock(self) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        async with owning() as owned:
+            meta = Interrupted(lambda me: me.pause(60))
+            await owned.end(await owned.spawn(meta))
 
 
 class Lines:

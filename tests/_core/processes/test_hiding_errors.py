@@ -25,7 +25,7 @@ from ergo_py import (
     Threads,
 )
 from ergo_py._core.metas.shared_state import Flag
-from ergo_py._core.vocabulary.reasons import is_a, is_for_program
+from ergo_py._core.vocabulary.reasons import is_for_program
 from ergo_py.info import Dispatcher
 from ergo_py.supervision import Decision
 from tests.support import running_node
@@ -388,8 +388,7 @@ async def test_in_a_callback_of_a_meta_process(meta: Any, make: Make) -> None:
         owner = await node.spawn(Owner)
         alias = await node.call(owner, meta("start", make))
         await node.wait_ended(alias)
-        places = ["handle_message", "handle_inspect", "end", "terminate"]
-        for callback in [*places, "unblock"] if is_a(make(), Exception) else places:
+        for callback in ("handle_message", "handle_inspect", "end", "terminate", "unblock"):
             alias = await node.call(owner, meta(callback, make))
             with suppress(Exception):
                 await node.inspect_meta(alias)
