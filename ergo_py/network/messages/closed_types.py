@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from .codec import msgspec
-from .hashed_elements import FEW
 
 __all__ = ["MARK", "ClosedType", "closed_type"]
 
@@ -52,8 +51,7 @@ class ClosedType:
 def closed_type(cls: type[Any], wire_name: str, fields: tuple[str, ...]) -> ClosedType | None:
     """The codec of a class; None if the class is not closed."""
     name = wire_name.encode()
-    # The fields travel as a map, which another version of the class reads without these types.
-    if len(name) > _LONGEST or len(fields) > FEW or not _is_plain(cls):
+    if len(name) > _LONGEST or not _is_plain(cls):
         return None
     try:
         hints = get_type_hints(cls)

@@ -6,7 +6,10 @@ counted before any of them is made. Maps with more than a few keys are refused h
 makes a dict of a map by itself, without a look at the hashes of its keys.
 
 Most messages are short, or have few bytes that could begin such a value. The bytes of all others
-are read token by token; extensions with values in them are read as their content.
+are read token by token. A token is a value without parts, as a whole; or the head of a list, of a
+map or of an extension with values in it, whose parts are the tokens that follow. So nothing nests
+here. A regular expression reads tokens as long as their first byte tells their length, in about
+20 ns each; `_after` reads the others, which have a length of their own.
 """
 
 import re
@@ -15,7 +18,7 @@ from typing import Final
 from .extensions import Code
 from .hashed_elements import FEW
 
-__all__ = ["MOST_LISTS", "MOST_OTHERS", "problem_of"]
+__all__ = ["MOST_LISTS", "MOST_OTHERS", "SHORT", "problem_of"]
 
 MOST_LISTS: Final = 250_000
 """Most lists and dicts of a message. So many take about 50 ms, most of it in the garbage collector;
@@ -25,149 +28,160 @@ MOST_OTHERS: Final = 100_000
 """Most values of other types that the codec does not know: tuples, sets, dates, dataclasses. A step
 of Python makes each of them, in about a microsecond.
 """
-_SHORT: Final = 512
+SHORT: Final = 512
 """Bytes of a value that need no check: its maps have too few keys to be slow."""
 _UNCOUNTED: Final = min(MOST_LISTS, 3 * MOST_OTHERS)
 """Bytes that are too few for so many values: the shortest list has a byte, and the shortest
 extension three.
 """
-_LARGE: Final = re.compile(rb"\xde(?:\x00[\x%02x-\xff]|[\x01-\xff])|\xdf" % (FEW + 1))
-"""Bytes that begin a large map, unless they are a part of something else."""
-
 
 # -- tokens ----------------------------------------------------------------------------------------
 
-_LEAVES: Final = frozenset(
-    {
+_LEAVES: Final = bytes(
+    (
         *(Code.DATETIME, Code.DATE, Code.TIME, Code.UUID, Code.DECIMAL, Code.BYTEARRAY),
         0xFF,  # the timestamp of MessagePack
-    }
+    )
 )
 """Extensions whose content is no value of MessagePack."""
-_LEAF: Final = b"[" + b"".join(b"\\x%02x" % code for code in sorted(_LEAVES)) + b"]"
-_NESTED: Final = _LEAF.replace(b"[", b"[^")
 
 
-# Alternatives are tried in turn, so each group of them begins with its possible first bytes.
-_SCALARS: Final = (
-    rb"[\x00-\x7f\xa0\xc0\xc2\xc3\xe0-\xff]++"  # numbers, None, bools, the empty text
-    rb"|(?=[\xa1-\xbf])(?:"
-    + b"|".join(b"%c.{%d}" % (0xA0 + size, size) for size in range(1, 32))
-    + rb")|(?=[\xca-\xd3])(?:[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8})"
-    rb"|\xc4(?=[\x00-\x1f])(?:"
-    + b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(32))
-    + b")"
+def _any_of(leads: bytes) -> bytes:
+    return b"[" + b"".join(b"\\x%02x" % lead for lead in leads) + b"]"
+
+
+_NUMBERS: Final = {1: b"\xcc\xd0", 2: b"\xcd\xd1", 4: b"\xca\xce\xd2", 8: b"\xcb\xcf\xd3"}
+"""The first bytes of numbers with so many further bytes."""
+_SCALARS: Final = b"|".join(
+    (
+        rb"[\x00-\x7f\xa0\xc0\xc2\xc3\xe0-\xff]++",  # small numbers, None, bools, the empty text
+        # Numbers, and texts of at most 31 bytes.
+        *(
+            _any_of(_NUMBERS.get(size, b"") + bytes((0xA0 + size,))) + b".{%d}" % size
+            for size in range(1, 32)
+        ),
+        # As many bytes.
+        rb"\xc4(?:%s)" % b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(32)),
+    )
 )
-_LIST: Final = rb"[\x80-\x9f]|(?=[\xdc-\xde])(?:\xdc..|\xdd.{4}|\xde\x00[\x00-\x%02x])" % FEW
-"""The heads of lists, and of maps that are not large."""
-_OTHER: Final = (
-    rb"(?=[\xd4-\xd8\xc7])(?:[\xd4-\xd8]%s|\xc7.%s|(?=[\xd4-\xd8]%s)(?:" % (_NESTED, _NESTED, _LEAF)
-    + b"|".join(b"%c.{%d}" % (0xD4 + power, 1 + (1 << power)) for power in range(5))
-    + rb")|\xc7(?=.%s)(?:" % _LEAF
-    + b"|".join(rb"\x%02x.{%d}" % (size, size + 1) for size in range(32))
-    + b"))"
+_LIST: Final = rb"[\x80-\x9f]|\xdc..|\xdd.{4}"
+"""The heads of lists, and of maps with at most `FEW` keys."""
+_OTHER: Final = rb"(?:[\xd4-\xd8]|\xc7.|\xc8..|\xc9.{4})" + _any_of(_LEAVES).replace(b"[", b"[^")
+"""The heads of extensions with values in them."""
+_WHOLE: Final = b"|".join(
+    (
+        *(b"%c%s.{%d}" % (0xD4 + power, _any_of(_LEAVES), 1 << power) for power in range(5)),
+        rb"\xc7(?:%s)"
+        % b"|".join(rb"\x%02x%s.{%d}" % (size, _any_of(_LEAVES), size) for size in range(32)),
+    )
 )
-"""The heads of extensions with values in them, and others as a whole."""
+"""Short extensions that are tokens as a whole."""
+
+_head: Final = re.compile(b"(?:%s)*+(?:(%s)|(%s))?+" % (_SCALARS, _LIST, _OTHER), re.DOTALL).match
+"""Reads up to a head, and tells its kind."""
+_heads: Final = re.compile(
+    b"(?:%s|%s|%s|%s)*+" % (_SCALARS, _LIST, _OTHER, _WHOLE), re.DOTALL
+).match
+"""Reads over all heads and extensions, which need not be counted."""
+
 _LONG: Final = {
     0xC4: (1, 32),
     0xC5: (2, 256),
     0xC6: (4, 1 << 16),
-    0xC7: (1, 32),
+    0xC7: (1, 0),
     0xC8: (2, 256),
     0xC9: (4, 1 << 16),
     0xD9: (1, 32),
     0xDA: (2, 256),
     0xDB: (4, 1 << 16),
 }
-"""Other tokens with a length: the bytes of the length, and the shortest content. An encoder that
-writes shorter ones wants many steps.
+"""Bytes, extensions and texts with a length: the bytes of the length, and the shortest content. An
+encoder that writes shorter ones wants many steps.
 """
-_EXTENSIONS: Final = frozenset({0xC7, 0xC8, 0xC9})
+_EXTENSIONS: Final = {**{0xD4 + power: 1 << power for power in range(5)}, 0xC7: 0, 0xC8: 0, 0xC9: 0}
+"""The first bytes of extensions, with the length of their content if that is fixed."""
 
 
-class _Counter:
-    """Counts the tokens of a kind."""
-
-    def __init__(self, counted: bytes, others: bytes, are_extensions: bool) -> None:
-        uncounted = b"(?:%s|%s)*+" % (_SCALARS, others)
-        self._are_extensions = are_extensions
-        # A run that is not long enough is read again by the next pattern.
-        self._runs = [
-            (size, re.compile(b"(?:%s(?:%s)){%d}+" % (uncounted, counted, size), re.DOTALL))
-            for size in (256, 16, 1)
-        ]
-        self._uncounted = re.compile(uncounted, re.DOTALL)
-
-    def count(self, data: bytes | memoryview, most: int) -> int:
-        """How many tokens of the kind are in an encoded value, or so many that they are more than
-        ``most``; -1 if it has a large map, or is written as no encoder writes.
-        """
-        found, at, end = 0, 0, len(data)
-        while found <= most:
-            for size, run in self._runs:
-                while (match := run.match(data, at)) is not None and found <= most:
-                    found += size
-                    at = match.end()
-            match = self._uncounted.match(data, at)
-            assert match is not None  # it matches nothing, too
-            at = match.end()
-            if at >= end or data[at] not in _LONG:
-                # A token that is cut off is refused by the decoder.
-                return -1 if at < end and data[at] in (0xDE, 0xDF) else found
-            bytes_of_length, least = _LONG[data[at]]
-            is_extension = data[at] in _EXTENSIONS
-            begin = at + 1 + bytes_of_length
-            length = int.from_bytes(data[at + 1 : begin], "big")
-            if length < least:
-                return -1
-            at = begin + is_extension
-            found += is_extension and self._are_extensions
-            if not is_extension or (begin < end and data[begin] in _LEAVES):
-                at += length
-        return found
+def _after(data: bytes, at: int) -> int:
+    """Where a token with a length ends; -1 if no encoder of a node writes such a token."""
+    lead = data[at]
+    if lead in _LONG:
+        size, least = _LONG[lead]
+        length = int.from_bytes(data[at + 1 : at + 1 + size], "big")
+        return at + 1 + size + length + (lead in _EXTENSIONS) if length >= least else -1
+    return at + 2 + _EXTENSIONS[lead] if lead in _EXTENSIONS else -1
 
 
-_LISTS: Final = _Counter(_LIST, _OTHER, are_extensions=False)
-_OTHERS: Final = _Counter(_OTHER, _LIST, are_extensions=True)
-_KINDS: Final = (
-    (_LISTS, bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0))), MOST_LISTS, "lists and dicts"),
-    (
-        _OTHERS,
-        bytes((*range(0xC7, 0xCA), *range(0xD4, 0xD9))),
-        MOST_OTHERS,
-        "values of other types than list, dict, str, bytes, int, float, bool and None",
-    ),
-)
-"""What is counted: with the bytes that begin such values, unless they are a part of something else;
-the most of them; and their name.
-"""
-_TOO_LARGE: Final = f"a dict with more than {FEW} keys travels as pairs, or with texts as keys"
-
-
-def problem_of(data: bytes | memoryview, is_counted: bool) -> str:
-    """Why an encoded value must not be decoded; empty if it may be. ``is_counted`` if the number of
-    its values is limited.
+def _counts(data: bytes, begin: int, is_counted: bool) -> tuple[int, int]:
+    """How many lists and dicts, and how many extensions begin in encoded values. -1 of each if they
+    have a large map, or a token as no encoder of a node writes it. None are counted after one too
+    many, and none at all if they need not be.
     """
-    if len(data) <= _SHORT:
-        return ""
+    lists, others, at, end = 0, 0, begin, len(data)
+    read = _head if is_counted else _heads
+    while lists <= MOST_LISTS and others <= MOST_OTHERS:
+        match = read(data, at)
+        assert match is not None  # it matches nothing, too
+        at = match.end()
+        if match.lastindex == 1:
+            lists += 1
+        elif match.lastindex == 2:
+            others += 1
+        elif at >= end:
+            break
+        else:
+            others += data[at] in _EXTENSIONS
+            at = _after(data, at)
+            if at < 0:
+                return -1, -1
+    return lists, others
+
+
+_LIST_LEADS: Final = bytes((*range(0x80, 0xA0), *range(0xDC, 0xDE)))
+_OTHER_LEADS: Final = bytes(_EXTENSIONS)
+"""The bytes that begin lists and others, unless they are a part of something else."""
+_ODD: Final = (
+    f"a map with more than {FEW} keys, or a length that is too long: a dict with more than {FEW} "
+    "keys travels as pairs"
+)
+
+
+def _has_more(data: bytes, leads: bytes, most: int) -> bool:
+    """Whether so many bytes could begin a value."""
+    return len(data) - len(data.translate(None, leads)) > most
+
+
+def problem_of(data: bytes | memoryview, is_counted: bool, begin: int = 0) -> str:
+    """Why the encoded values from ``begin`` on must not be decoded; empty if they may be.
+    ``is_counted`` if their number is limited.
+    """
     whole = bytes(data)
-    if is_counted and len(data) > _UNCOUNTED:
-        for counter, leads, most, what in _KINDS:
-            if len(whole) - len(whole.translate(None, leads)) <= most:
-                continue
-            found = counter.count(whole, most)
-            if found < 0:
-                return _TOO_LARGE
-            if found > most:
-                return (
-                    f"more than {most} {what}; so many would block the node that reads them: send "
-                    "several messages, or bytes"
-                )
-    # Most messages have none of these bytes, and `in` is a hundred times as fast as the pattern.
-    if (
-        (b"\xde" in whole or b"\xdf" in whole)
-        and _LARGE.search(whole) is not None
-        and _LISTS.count(whole, len(whole)) < 0
+    are_many = (
+        is_counted
+        and len(data) > _UNCOUNTED
+        and (
+            _has_more(whole, _LIST_LEADS, MOST_LISTS) or _has_more(whole, _OTHER_LEADS, MOST_OTHERS)
+        )
+    )
+    # No node writes a large map. Most messages have none of the bytes that begin one, and `in` is
+    # a hundred times as fast as to read the tokens.
+    if not are_many and whole.find(b"\xde", begin) < 0 and whole.find(b"\xdf", begin) < 0:
+        return ""
+    lists, others = _counts(whole, begin, are_many)
+    if lists < 0:
+        return _ODD
+    for found, most, what in (
+        (lists, MOST_LISTS, "lists and dicts"),
+        (
+            others,
+            MOST_OTHERS,
+            "values of other types than list, dict, str, bytes, int, float, bool and None, with "
+            f"dicts of more than {FEW} keys or of other keys than str and int",
+        ),
     ):
-        return _TOO_LARGE
+        if found > most:
+            return (
+                f"more than {most} {what}; so many would block the node that reads them: send "
+                "several messages, or bytes"
+            )
     return ""

@@ -23,8 +23,7 @@ class Code:
     TUPLE = 1
     SET = 2
     FROZENSET = 3
-    PAIRS = 4
-    TEXTS = 5
+    PAIRS = 6
     PID = 10
     ALIAS = 11
     REF = 12
@@ -101,7 +100,6 @@ KINDS: Final[dict[int, type]] = {
     Code.SET: set,
     Code.FROZENSET: frozenset,
     Code.PAIRS: dict,
-    Code.TEXTS: dict,
     Code.PID: PID,
     Code.ALIAS: Alias,
     Code.REF: Ref,

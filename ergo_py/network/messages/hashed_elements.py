@@ -6,8 +6,7 @@ same places of a table, so that each new element is compared with all others. So
 has a limited number of such elements, and few of them have the same hash. All sets and dicts of a
 message share a limit, too: a message has room for hundreds of them.
 
-A dict with more than a few keys travels as pairs, which are checked before the dict is made; or, if
-all keys are texts, as a map whose keys are decoded as texts only.
+A dict with more than a few keys travels as pairs, which are checked before the dict is made.
 """
 
 from collections.abc import Collection
@@ -15,23 +14,27 @@ from operator import eq
 from threading import local  # noqa: TID251 - a thread encodes the messages that it sends
 from typing import Final
 
-__all__ = ["FEW", "MOST", "SMALL", "Work"]
+__all__ = ["FEW", "MOST", "Work"]
 
-FEW: Final = 32
-"""Most keys of a dict that travels as a map of MessagePack, without a look at their hashes. So few
-take little time, whichever were chosen: a number 0.1 µs, a tuple or a UUID a microsecond or two.
+FEW: Final = 15
+"""Most keys of a dict that travels as a map of MessagePack, without a look at their hashes: those
+whose number is a part of the first byte of the map. Keys with the same hash are compared with each
+other, so large keys, which a node may choose, cost eight times as much as the elements of a list.
 """
 MOST: Final = 5_000
 """Most elements of a set, or keys of a dict, that are neither text nor bytes. The worst choice of
 5,000 numbers needs 12 million probes of a table, about 20 ms; 50,000 need a hundred times as many.
 """
-SMALL: Final = 256
+_SMALL: Final = 16
 """Elements that need no count: a message full of such sets is about as slow as one of lists."""
+_LEAST: Final = 250
+"""The work for each element of a smaller set, or of one of texts, whose hashes cannot be chosen."""
 _WORK: Final = 10 * MOST**2
 """The most work for the sets and dicts of a message. A set with chosen elements compares each with
-all others, so the work for a set is the square of its size: some 0.3 s for all of them.
+all others, so the work for a set is the square of its size: some 0.3 s for all of them. A million
+texts are as much work; they take some 0.5 s, most of it to find memory.
 """
-_EQUAL: Final = 16
+_EQUAL: Final = _SMALL
 """Most elements with the same hash. -1 and -2 have the same, so have tuples of them: 16 tuples of
 four numbers.
 """
@@ -50,29 +53,35 @@ class Work(local):
         """Begin to count for another message."""
         self._done = 0
 
+    def is_full(self) -> bool:
+        """Whether the work is more than a message may be."""
+        return self._done > _WORK
+
     def problem_of(self, what: str, elements: Collection[object]) -> str:
         """Why these elements of a set or keys of a dict cannot travel; empty if they can."""
         size = len(elements)
-        if size <= _EQUAL or not self._is_limited or _SALTED.issuperset(map(type, elements)):
+        if size <= _SMALL or not self._is_limited:
             return ""
-        if size > MOST:
+        is_salted = _SALTED.issuperset(map(type, elements))
+        if size > MOST and not is_salted:
             return (
                 f"{what} with {size} entries; allowed are {MOST} if they are not all text or "
                 "bytes, since other hashes can be chosen to make it slow: send a list instead"
             )
+        self._done += size * (_LEAST if is_salted else max(size, _LEAST))
+        if self.is_full():
+            return (
+                f"{what} with {size} entries makes the sets and dicts of the message too large: "
+                f"all together may have {_WORK // _LEAST} entries, or {_WORK // MOST**2} of them "
+                f"{MOST} entries that are not all text or bytes: send a list instead, or several "
+                "messages"
+            )
+        if is_salted:
+            return ""
         hashes = sorted(map(hash, elements))
         if any(map(eq, hashes, hashes[_EQUAL:])):
             return (
                 f"{what} with more than {_EQUAL} entries that have the same hash, which make it "
                 "slow: send a list instead"
-            )
-        if size > SMALL:
-            self._done += size**2
-        if self._done > _WORK:
-            return (
-                f"{what} with {size} entries, after other large sets and dicts in the message that "
-                f"are not all text or bytes: the squares of their sizes add up to {self._done}; "
-                f"allowed are {_WORK}, which is {_WORK // MOST**2} sets of {MOST} entries: send a "
-                "list instead, or several messages"
             )
         return ""

@@ -6,7 +6,7 @@ sent, in its content and its type.
 """
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -32,10 +32,10 @@ from ..._core.vocabulary.text import brief, shown, text_of, utf8
 from ..errors import RemoteError
 from .closed_types import MARK
 from .codec import Ext, msgspec
-from .encoded_values import problem_of
+from .encoded_values import SHORT, problem_of
 from .exceptions import BUILTIN, UNRAISABLE, arguments_of, attributes_of, remade
 from .extensions import KINDS, NESTED, READERS, Code
-from .hashed_elements import FEW, SMALL, Work
+from .hashed_elements import FEW, Work
 from .listed_class import (
     ListedClass,
     RefusedValueError,
@@ -49,7 +49,6 @@ from .type_names import type_of
 __all__ = ["MessageTypes", "reason_of"]
 
 _LEAVES: Final[frozenset[type]] = frozenset({str, int, float, bool, bytes, type(None)})
-_TEXTS: Final = frozenset({str})
 _KEYS: Final = frozenset({str, int})
 
 _OWN: Final = (
@@ -90,7 +89,8 @@ class MessageTypes:
         self.listed: Final = tuple(listed)
         """The types and modules, as the program has listed them."""
         self._work = Work(is_limited)
-        self._is_counted = is_limited and is_counted
+        self._is_limited = is_limited
+        self._is_counted = is_counted
         self._by_name: dict[str, ListedClass] = {}
         self._enums: dict[str, type[Enum]] = {}
         self._exceptions: dict[str, type[Exception]] = dict(BUILTIN)
@@ -129,7 +129,8 @@ class MessageTypes:
         self._closed_decoders: dict[bytes | memoryview, Callable[[bytes | memoryview], Any]] = {}
         self._decode_part = _decoder(Any, self._read)
         """Decodes a value, and the content of an extension."""
-        self._decode_texts = _decoder(dict[str, Any], self._read)
+        self._decode_named = _decoder(dict[str, Any], self._read)
+        """Decodes the fields of a closed class."""
         for cls in (*_OWN, *own):
             self._add(cls, f"ergo.{cls.__name__}")
         self._add_listed()
@@ -219,8 +220,10 @@ class MessageTypes:
     def _encode_parts(self, value: object) -> bytes:
         self._work.begin()
         data = _encode(self._plain(value))
-        if problem := problem_of(data, self._is_counted):
-            raise RefusedValueError(problem)
+        if len(data) > SHORT and self._is_limited:
+            problem = problem_of(data, self._is_counted)
+            if problem:
+                raise RefusedValueError(problem)
         return data
 
     def encode_reason(self, reason: Reason) -> bytes:
@@ -264,31 +267,33 @@ class MessageTypes:
             raise RefusedValueError(problem)
         return self._tagged(code, values)
 
-    def _list(self, values: list[Any]) -> list[Any]:
+    def _list(self, values: Iterable[Any]) -> list[Any]:
         return [value if type(value) in _LEAVES else self._plain(value) for value in values]
 
     def _dict(self, values: dict[Any, Any]) -> object:
-        are_few = len(values) <= FEW
-        if (_KEYS if are_few else _TEXTS).issuperset(map(type, values)):
-            plain = {
+        if len(values) <= FEW and _KEYS.issuperset(map(type, values)):
+            return {
                 key: value if type(value) in _LEAVES else self._plain(value)
                 for key, value in values.items()
             }
-            return plain if are_few else _texts(plain)
-        if problem := self._work.problem_of("a dict", values):
+        return self._pairs(values, self._list(values.values()))
+
+    def _named(self, parts: dict[str, object]) -> object:
+        """A dict of encoded values, by names."""
+        return parts if len(parts) <= FEW else self._pairs(parts, parts.values())
+
+    def _pairs(self, keys: Collection[object], values: Iterable[object]) -> Ext:
+        """A dict as a single list: all its keys, and then all its encoded values."""
+        if problem := self._work.problem_of("a dict", keys):
             raise RefusedValueError(problem)
-        return Ext(
-            Code.PAIRS,
-            _encode([(self._plain(key), self._plain(value)) for key, value in values.items()]),
-        )
+        return Ext(Code.PAIRS, _encode([*self._list(keys), *values]))
 
     def _object(self, entry: ListedClass, value: object) -> Ext:
         fields = {}
         for name in entry.fields:
             part = getattr(value, name)
             fields[name] = part if type(part) in _LEAVES else self._plain(part)
-        plain = fields if len(fields) <= FEW else _texts(fields)
-        return Ext(Code.OBJECT, _encode((entry.wire_name, plain)))
+        return Ext(Code.OBJECT, _encode((entry.wire_name, self._named(fields))))
 
     def _exception(self, error: Exception) -> Ext:
         name = self._exception_names.get(type(error))
@@ -298,8 +303,7 @@ class MessageTypes:
                 attributes = {
                     name: self._attribute(value) for name, value in attributes_of(error).items()
                 }
-                more = attributes if len(attributes) <= FEW else _texts(attributes)
-                parts = (name, args, more) if attributes else (name, args)
+                parts = (name, args, self._named(attributes)) if attributes else (name, args)
                 return Ext(Code.EXCEPTION, _encode(parts))
             except Exception:  # as in encode()
                 pass
@@ -382,14 +386,29 @@ class MessageTypes:
         """The instance of a closed class that has other fields here."""
         if entry is None:
             raise _unlisted(bytes(data[2:start]).decode("utf-8", "replace"))
-        return entry.make(self._decode(memoryview(data)[start:]))
+        fields = memoryview(data)[start:]
+        # The only map with more than a few keys in a message: they are decoded as texts.
+        self._begin(fields, 3 if bytes(fields[:1]) == b"\xde" else 0)
+        return entry.make(self._decode_named(fields))
 
     def _decode(self, data: bytes | memoryview) -> Any:
-        if len(data) > SMALL:
+        if len(data) > SHORT:
+            self._begin(data)
+            return self._decode_part(data)
+        try:
+            return self._decode_part(data)
+        except UnreadableValueError:
+            # A short message does not begin a count: earlier ones may have filled it.
+            if not self._work.is_full():
+                raise
             self._work.begin()
-        if problem := problem_of(data, self._is_counted):
+            return self._decode_part(data)
+
+    def _begin(self, data: bytes | memoryview, begin: int = 0) -> None:
+        """Refuse to decode values that would block the node."""
+        self._work.begin()
+        if self._is_limited and (problem := problem_of(data, self._is_counted, begin)):
             raise UnreadableValueError(problem)
-        return self._decode_part(data)
 
     def _distinct(self, what: str, elements: list[Any]) -> list[Any]:
         """The elements, unless a set or dict of them would be slow."""
@@ -406,20 +425,17 @@ class MessageTypes:
             if entry is None:
                 raise _unlisted(name)
             return entry.make(fields)
+        if code == Code.PAIRS:
+            parts = decode(data)
+            count = len(parts) // 2
+            keys = self._distinct("a dict", parts[:count])
+            return dict(zip(keys, parts[count:], strict=True))
         read = READERS.get(code)
         if read is not None:
             return read(decode(data) if code in NESTED else bytes(data))
         if code in (Code.SET, Code.FROZENSET):
             elements = self._distinct("a set", decode(data))
             return set(elements) if code == Code.SET else frozenset(elements)
-        if code == Code.PAIRS:
-            pairs = decode(data)
-            keys = self._distinct("a dict", [key for key, _ in pairs])
-            return dict(zip(keys, [value for _, value in pairs], strict=True))
-        if code == Code.TEXTS:
-            if bytes(data[:1]) != _COUNT:
-                raise UnreadableValueError("a dict without the number of its keys")
-            return self._decode_texts(b"".join((_MAP, data[1:])))
         if code == Code.ENUM:
             name, member = decode(data)
             if name not in self._enums or member not in self._enums[name].__members__:
@@ -443,9 +459,6 @@ def _unlisted(name: str) -> UnreadableValueError:
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_COUNT: Final = b"\xce"
-_MAP: Final = b"\xdf"
-"""The first bytes of a number of four bytes, and of a map with such a number of keys."""
 _SHORT: Final = 1024
 _REASON: Final = 1 << 20
 """Most bytes of a reason."""
@@ -454,15 +467,6 @@ _REASON: Final = 1 << 20
 def _decoder(kind: Any, read: Callable[[int, memoryview], object]) -> Callable[[Any], Any]:
     decode: Callable[[Any], Any] = msgspec.msgpack.Decoder(kind, ext_hook=read).decode
     return decode
-
-
-def _texts(plain: dict[str, object]) -> Ext:
-    """A dict with many keys, which are texts: hashes of texts cannot be chosen. A number takes the
-    place of the head of its map, so that no map in a message has many keys.
-    """
-    count = len(plain)
-    keys_and_values = memoryview(_encode(plain))[3 if count < 1 << 16 else 5 :]
-    return Ext(Code.TEXTS, b"".join((_COUNT, count.to_bytes(4, "big"), keys_and_values)))
 
 
 def _told(type_name: str, text: str) -> Ext:
