@@ -80,6 +80,29 @@ def _odd(size: int) -> bytes:
     return b"\xde" + size.to_bytes(2, "big") + pairs
 
 
+def _set(size: int) -> bytes:
+    """A set whose elements lead to the same places of a table; half of them have three bytes."""
+    return encode(Ext(2, encode([5**key % 2048 for key in range(min(size, 256))])))
+
+
+def _large_keys(size: int) -> bytes:
+    """A map of MessagePack with large keys that have the same hash."""
+    size = min(size, 32)
+    keys = [
+        encode(
+            Ext(
+                1,
+                encode(
+                    [*[257] * (_LARGEST // 3 // size), *(-1 - (key >> bit & 1) for bit in range(5))]
+                ),
+            )
+        )
+        for key in range(size)
+    ]
+    head = b"\xde" + size.to_bytes(2, "big") if size > 15 else bytes((0x80 + size,))
+    return head + b"".join(key + b"\xc0" for key in keys)
+
+
 def _number(key: int) -> int:
     return key * EQUAL % 2**64
 
@@ -101,6 +124,8 @@ _ELEMENTS: Final[tuple[Callable[[int], Any], ...]] = (_number, _uuid, _decimal, 
 
 _LONGEST: Final = 1 << 20
 """Bytes of the longest messages."""
+_LARGEST: Final = 1 << 22
+"""Bytes of messages that repeat maps and sets with chosen keys."""
 _BUDGET: Final = Budget(1.5, 0.1e-6, 48 << 20, 16)
 """A message is decoded in a single step on the loop."""
 
@@ -117,9 +142,9 @@ def grown(seed: bytes) -> bytes:
     if len(seed) < 2:
         return seed
     if seed[0] >= 248:
-        size = (17, 32, 200, 1_023)[seed[0] % 4]
-        one = (_odd if seed[0] % 8 < 4 else _chosen)(size)
-        return _repeated(one, min(1 << seed[1] % 12, _LONGEST // len(one)))
+        size = (15, 32, 128, 1_023)[seed[0] % 4]
+        one = (_odd, _chosen, _set, _large_keys)[seed[1] // 64](size)
+        return _repeated(one, min(1 << seed[1] % 16, _LARGEST // len(one) + 1))
     way, count, rest = seed[0], 1 << seed[1] % 14, seed[2:]
     element = _ELEMENTS[way // 8 % len(_ELEMENTS)]
     match way % 8:
@@ -129,12 +154,13 @@ def grown(seed: bytes) -> bytes:
         case 2:
             return encode([Ext(2 + count % 2, encode([element(key) for key in range(count)])), 1])
         case 3:
-            return encode(Ext(4, encode([(element(key), key) for key in range(count)])))
+            keys = [element(key) for key in range(count)]
+            return encode(Ext(6, encode([*keys, *range(count)])))
         case 4:
             return encode([{key << 32: rest for key in range(count)}])
         case 5:
             for _ in range(count % 300):
-                rest = encode(Ext(1, rest))
+                rest = encode(Ext(1, rest) if way < 128 else Ext(6, b"\x92\xa1a" + rest))
             return rest
         case 6:
             return b"\x91" * count + rest
