@@ -103,6 +103,20 @@ def _large_keys(size: int) -> bytes:
     return head + b"".join(key + b"\xc0" for key in keys)
 
 
+def _nested(size: int) -> bytes:
+    """Sets of sets of tuples, all with the same hash."""
+    found = [
+        encode(Ext(1, encode([1] * (size % 99) + [-1 - (key >> bit & 1) for bit in range(4)])))
+        for key in range(16)
+    ]
+    for _ in range(size.bit_length() // 3):
+        found = [
+            encode(Ext(3, b"\x9f" + b"".join(found[:number] + found[number + 1 :])))
+            for number in range(16)
+        ]
+    return encode(Ext(2, b"\x9f" + b"".join(found[1:])))
+
+
 def _number(key: int) -> int:
     return key * EQUAL % 2**64
 
@@ -143,7 +157,7 @@ def grown(seed: bytes) -> bytes:
         return seed
     if seed[0] >= 248:
         size = (15, 32, 128, 1_023)[seed[0] % 4]
-        one = (_odd, _chosen, _set, _large_keys)[seed[1] // 64](size)
+        one = (_odd, _chosen, _set, _large_keys, _nested)[seed[1] // 52](size)
         return _repeated(one, min(1 << seed[1] % 16, _LARGEST // len(one) + 1))
     way, count, rest = seed[0], 1 << seed[1] % 14, seed[2:]
     element = _ELEMENTS[way // 8 % len(_ELEMENTS)]

@@ -1,6 +1,7 @@
 """The types of messages that travel: what arrives equals what was sent, or is refused."""
 
 import errno
+import itertools
 import re
 import sys
 import tracemalloc
@@ -504,6 +505,45 @@ def test_all_texts_in_sets_and_dicts_of_a_message_are_a_million_at_most() -> Non
         types.encode([table, table, set(texts), table, dict.fromkeys(range(17))])
     with pytest.raises(UnreadableValueError, match=r"may have 1000000 entries"):
         types.decode(encode([Ext(6, encode(texts * 2))] * 5))
+
+
+def same_hash(depth: int, length: int = 4) -> list[Any]:
+    """Sixteen values with the same hash: tuples, or sets of sets of them."""
+    if depth == 0:
+        ends = itertools.product((-1, -2), repeat=4)
+        return [(*[1] * length, *end) for end in ends]
+    below = same_hash(depth - 1, length)
+    return [frozenset(below[:number] + below[number + 1 :]) for number in range(16)]
+
+
+@pytest.mark.parametrize("depth, length", [(0, 100_000), (1, 1_000), (2, 30), (3, 1)])
+@pytest.mark.parametrize("kind", [2, 3, 6])
+def test_large_values_with_the_same_hash_are_unreadable(depth: int, length: int, kind: int) -> None:
+    """To compare sets of sets, each with all others, takes eight times as long at each depth."""
+    free = MessageTypes(is_limited=False)
+    elements = [free.encode(value) for value in same_hash(depth, length)[:12]]
+    content = b"".join((bytes((0x90 + len(elements),)), *elements))
+    if kind == 6:
+        content = b"".join((b"\xdc\x00\x18", *elements, b"\xc0" * 12))
+
+    with pytest.raises(UnreadableValueError, match="large entries that have the same hash"):
+        make().decode(encode(Ext(kind, content)))
+
+
+@pytest.mark.parametrize("depth, length", [(0, 100_000), (1, 1_000)])
+def test_a_sender_is_told_of_large_values_with_the_same_hash(depth: int, length: int) -> None:
+    first, *_, last = same_hash(depth, length)
+
+    with pytest.raises(RefusedValueError, match=r"large entries that have the same hash.*a list"):
+        make().encode([{first, last, number} for number in range(200)])
+    assert travel({first, 3}) == {first, 3}
+
+
+@pytest.mark.parametrize("depth, length", [(0, 4), (0, 1_000), (1, 0)])
+def test_small_values_with_the_same_hash_arrive(depth: int, length: int) -> None:
+    value = dict.fromkeys(same_hash(depth, length), "x" * 100_000)
+
+    assert travel([value, set(value)]) == [value, set(value)]
 
 
 def test_sets_in_short_messages_are_counted_for_each_message() -> None:

@@ -88,7 +88,7 @@ class MessageTypes:
         self._place = place
         self.listed: Final = tuple(listed)
         """The types and modules, as the program has listed them."""
-        self._work = Work(is_limited)
+        self._work = Work(is_limited, lambda value: len(_encode(self._plain(value))))
         self._is_limited = is_limited
         self._is_counted = is_counted
         self._by_name: dict[str, ListedClass] = {}
