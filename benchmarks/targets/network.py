@@ -81,12 +81,12 @@ def _odd(size: int) -> bytes:
 
 
 def _set(size: int) -> bytes:
-    """A set whose elements lead to the same places of a table; half of them have three bytes."""
+    """A set of numbers for the same places of a table."""
     return encode(Ext(2, encode([5**key % 2048 for key in range(min(size, 256))])))
 
 
 def _large_keys(size: int) -> bytes:
-    """A map of MessagePack with large keys that have the same hash."""
+    """A map of MessagePack with large keys of the same hash."""
     size = min(size, 32)
     keys = [
         encode(

@@ -18,7 +18,7 @@ from typing import Final
 from .extensions import Code
 from .hashed_elements import FEW
 
-__all__ = ["MOST_LISTS", "MOST_OTHERS", "SHORT", "problem_of"]
+__all__ = ["MOST_LISTS", "MOST_OTHERS", "SHORT", "counts", "head", "heads", "problem_of"]
 
 MOST_LISTS: Final = 250_000
 """Most lists and dicts of a message. So many take about 50 ms, most of it in the garbage collector;
@@ -77,11 +77,9 @@ _WHOLE: Final = b"|".join(
 )
 """Short extensions that are tokens as a whole."""
 
-_head: Final = re.compile(b"(?:%s)*+(?:(%s)|(%s))?+" % (_SCALARS, _LIST, _OTHER), re.DOTALL).match
+head: Final = re.compile(b"(?:%s)*+(?:(%s)|(%s))?+" % (_SCALARS, _LIST, _OTHER), re.DOTALL).match
 """Reads up to a head, and tells its kind."""
-_heads: Final = re.compile(
-    b"(?:%s|%s|%s|%s)*+" % (_SCALARS, _LIST, _OTHER, _WHOLE), re.DOTALL
-).match
+heads: Final = re.compile(b"(?:%s|%s|%s|%s)*+" % (_SCALARS, _LIST, _OTHER, _WHOLE), re.DOTALL).match
 """Reads over all heads and extensions, which need not be counted."""
 
 _LONG: Final = {
@@ -112,13 +110,13 @@ def _after(data: bytes, at: int) -> int:
     return at + 2 + _EXTENSIONS[lead] if lead in _EXTENSIONS else -1
 
 
-def _counts(data: bytes, begin: int, is_counted: bool) -> tuple[int, int]:
+def counts(data: bytes, begin: int, is_counted: bool) -> tuple[int, int]:
     """How many lists and dicts, and how many extensions begin in encoded values. -1 of each if they
     have a large map, or a token as no encoder of a node writes it. None are counted after one too
     many, and none at all if they need not be.
     """
     lists, others, at, end = 0, 0, begin, len(data)
-    read = _head if is_counted else _heads
+    read = head if is_counted else heads
     while lists <= MOST_LISTS and others <= MOST_OTHERS:
         match = read(data, at)
         assert match is not None  # it matches nothing, too
@@ -167,7 +165,7 @@ def problem_of(data: bytes | memoryview, is_counted: bool, begin: int = 0) -> st
     # a hundred times as fast as to read the tokens.
     if not are_many and whole.find(b"\xde", begin) < 0 and whole.find(b"\xdf", begin) < 0:
         return ""
-    lists, others = _counts(whole, begin, are_many)
+    lists, others = counts(whole, begin, are_many)
     if lists < 0:
         return _ODD
     for found, most, what in (

@@ -44,7 +44,7 @@ four numbers.
 _COMPARED: Final = 100
 """The work for each byte of an element that has the same hash as others, and for each of these."""
 _SALTED: Final = frozenset({str, bytes})
-_FLAT: Final = frozenset({*_SALTED, int, float, bool, type(None), UUID})
+_FLAT: Final = frozenset({str, bytes, int, float, bool, type(None), UUID})
 """Types whose values are compared in a few nanoseconds, or have hashes that cannot be chosen."""
 
 
@@ -55,7 +55,7 @@ class Work(local):
         """``size_of`` tells how many bytes an element has, and perhaps asks for the problem of sets
         in it.
         """
-        self._is_limited = is_limited
+        self.is_limited = is_limited
         self._size_of = size_of
         self._is_measured = False
         self._done = 0
@@ -72,7 +72,7 @@ class Work(local):
     def problem_of(self, what: str, elements: Collection[object]) -> str:
         """Why these elements of a set or keys of a dict cannot travel; empty if they can."""
         size = len(elements)
-        if size <= 1 or not self._is_limited or self._is_measured:
+        if size <= 1 or not self.is_limited or self._is_measured:
             return ""
         if size <= _SMALL and _FLAT.issuperset(map(type, elements)):
             return ""

@@ -89,7 +89,6 @@ class MessageTypes:
         self.listed: Final = tuple(listed)
         """The types and modules, as the program has listed them."""
         self._work = Work(is_limited, lambda value: len(_encode(self._plain(value))))
-        self._is_limited = is_limited
         self._is_counted = is_counted
         self._by_name: dict[str, ListedClass] = {}
         self._enums: dict[str, type[Enum]] = {}
@@ -220,7 +219,7 @@ class MessageTypes:
     def _encode_parts(self, value: object) -> bytes:
         self._work.begin()
         data = _encode(self._plain(value))
-        if len(data) > SHORT and self._is_limited:
+        if len(data) > SHORT and self._work.is_limited:
             problem = problem_of(data, self._is_counted)
             if problem:
                 raise RefusedValueError(problem)
@@ -407,7 +406,7 @@ class MessageTypes:
     def _begin(self, data: bytes | memoryview, begin: int = 0) -> None:
         """Refuse to decode values that would block the node."""
         self._work.begin()
-        if self._is_limited and (problem := problem_of(data, self._is_counted, begin)):
+        if self._work.is_limited and (problem := problem_of(data, self._is_counted, begin)):
             raise UnreadableValueError(problem)
 
     def _distinct(self, what: str, elements: list[Any]) -> list[Any]:
