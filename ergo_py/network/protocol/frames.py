@@ -18,7 +18,7 @@ __all__ = [
     "read_frame",
 ]
 
-VERSION: Final = 2
+VERSION: Final = 1
 """The version of the protocol. A node refuses an invitation of another version."""
 
 
