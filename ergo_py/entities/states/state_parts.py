@@ -239,8 +239,9 @@ class _Place:
         got = f"{where}got {shown(value)}, which is a {cls.__qualname__}; here is a {self.text}, "
         if cls in self.types:
             return got + "and no float is equal to it: write int or Decimal in the annotation"
-        base = next((each for each in self.types if issubclass(cls, each)), None)
-        others = (each for each in self.types if each is not type(None))
+        kinds = sorted(self.exact, key=lambda each: each.__qualname__)  # a set has any order
+        base = next((each for each in kinds if issubclass(cls, each)), None)
+        others = (each for each in kinds if each is not type(None))
         made = base or next(others, type(None))
         if float in self.types and issubclass(cls, int):
             made = float
