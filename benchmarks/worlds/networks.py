@@ -234,9 +234,9 @@ def _losses(plan: Plan, lost_at: list[float], healed_at: float) -> Iterator[str]
         if not is_silent or min(fault.at + fault.seconds, healed_at) <= latest:
             continue
         # A frame that is late may arrive in spite of a cut, a stopped program tells nothing, and
-        # the end of another cut ends this cut, too.
+        # the end of another cut or pause ends this one, too.
         is_unsure = any(
-            (each.kind in ("delay", "cut", "one_way") or each.nodes == ("a@world",))
+            (each.kind in ("delay", "cut", "one_way", "pause") or each.nodes == ("a@world",))
             and each.at < latest
             and each.at + each.seconds + each.amount > fault.at
             for each in plan.faults
