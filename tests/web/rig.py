@@ -10,7 +10,18 @@ import trio
 from ergo_py import NO_REPLY, PID, Actor, Alias, Caller, Node, open_node
 from ergo_py.web import HTTPRequest, Response, WebServer
 
-__all__ = ["Owner", "Peer", "Reply", "Served", "get", "later", "post", "serving", "until"]
+__all__ = [
+    "UPGRADE",
+    "Owner",
+    "Peer",
+    "Reply",
+    "Served",
+    "get",
+    "later",
+    "post",
+    "serving",
+    "until",
+]
 
 Handle = Callable[[HTTPRequest], object]
 
@@ -19,6 +30,16 @@ def get(path: str = "/", *fields: str, host: str = "a", method: str = "GET") -> 
     """A request without a body."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *fields, "", ""]
     return "\r\n".join(lines).encode()
+
+
+UPGRADE = get(
+    "/talk",
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)
+"""The request for a WebSocket at ``/talk``."""
 
 
 def post(path: str, body: bytes, *fields: str) -> bytes:

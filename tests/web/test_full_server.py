@@ -9,15 +9,8 @@ from trio.lowlevel import checkpoint
 
 from ergo_py import NO_REPLY, PID, Actor, Alias
 from ergo_py.web import WS, HTTPRequest, Response, Route
-from tests.web.rig import Peer, Served, get, serving, until
+from tests.web.rig import UPGRADE, Peer, Served, get, serving, until
 
-UPGRADE = get(
-    "/talk",
-    "Connection: Upgrade",
-    "Upgrade: websocket",
-    "Sec-WebSocket-Version: 13",
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-)
 CLOSE = b"\x88\x04\x03\xe8ok"
 CLOSE_OF_PEER = b"\x88\x80" + bytes(4)
 

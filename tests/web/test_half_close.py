@@ -11,7 +11,7 @@ from ergo_py import NO_REPLY, Actor, Caller
 from ergo_py.meta import TLSFiles
 from ergo_py.testing import explore
 from ergo_py.web import Drain, HTTPRequest, Response, Route
-from tests.web.rig import Peer, Served, get, post, serving, until
+from tests.web.rig import UPGRADE, Peer, Served, get, post, serving, until
 
 PLACE = Path(__file__).parent.parent / "meta" / "certificates"
 
@@ -126,15 +126,6 @@ def test_a_receiver_with_coroutines_has_its_turn_before_a_half_close(
 
 class Talk(Actor):
     """A WebSocket."""
-
-
-UPGRADE = get(
-    "/talk",
-    "Connection: Upgrade",
-    "Upgrade: websocket",
-    "Sec-WebSocket-Version: 13",
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-)
 
 
 @pytest.mark.parametrize("pauses", range(0, 8, 2))

@@ -36,7 +36,7 @@ class Wanted:
         for them; None if nobody asks.
         """
         self._turn = 0
-        """How many have been taken, in a row of turns."""
+        """The turn of the last that was taken; those that have work to do begin in turn 0."""
 
     def __len__(self) -> int:
         return len(self._called) + len(self._due) + len(self._aside)

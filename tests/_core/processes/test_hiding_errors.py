@@ -111,7 +111,7 @@ class Alive(Actor):
         return "alive"
 
 
-class Plain(Actor):
+class Raising:
     """Raises the error in the callback that it is given."""
 
     def __init__(self, where: str, make: Make) -> None:
@@ -121,6 +121,10 @@ class Plain(Actor):
     def check(self, callback: str) -> None:
         if callback == self.where:
             raise self.make()
+
+
+class Plain(Raising, Actor):
+    """An actor with plain callbacks."""
 
     def init(self) -> None:
         self.check("init")
@@ -328,16 +332,8 @@ class PlainMeta(MetaProcess):
         self.check("terminate")
 
 
-class AsyncMeta(MetaProcess):
+class AsyncMeta(Raising, MetaProcess):
     """The same with async callbacks."""
-
-    def __init__(self, where: str, make: Make) -> None:
-        self.where = where
-        self.make = make
-
-    def check(self, callback: str) -> None:
-        if callback == self.where:
-            raise self.make()
 
     async def init(self) -> None:
         self.check("init")
