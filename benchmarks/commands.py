@@ -104,7 +104,7 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
     ),
     "digests": Command(
         "compare the digests of worlds in many programs: pure and with the C extension, with "
-        "several hash seeds, idle and under load; --seeds 200 --runs 5",
+        "several hash seeds, idle and under load; --seeds 200 --runs 5 --only singletons",
         '"$python" -m benchmarks.digests "$@"',
     ),
     "leaks": Command("run the leak tests for longer", '"$python" -m benchmarks.leaks "$@"'),
