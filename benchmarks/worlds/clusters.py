@@ -99,8 +99,8 @@ async def _drain(world: World, drained: Drained) -> None:
     node = world.nodes[world.random.choice(list(world.nodes))]
 
     async def drain(here: Node) -> None:
-        await here.drain(timeout=5.0)
-        drained[_start_of(world, here.name)] = world.clock.world_time()
+        if not await here.drain(timeout=5.0):  # else it has told what it has not given up
+            drained[_start_of(world, here.name)] = world.clock.world_time()
 
     if world.random.random() < 0.4:
         try:
