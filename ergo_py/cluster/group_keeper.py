@@ -127,6 +127,7 @@ class GroupKeeper(Actor):
     """Keeps the groups of a node in agreement with those of other nodes."""
 
     drains = True
+    serves_drained = True  # a keeper that has lost this one learns nothing of it, and greets again
 
     def init(self) -> None:
         """Start."""

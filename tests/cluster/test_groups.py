@@ -18,6 +18,7 @@ from ergo_py import (
     Caller,
     GroupJoined,
     GroupLeft,
+    Name,
     Node,
     NoNode,
     Reject,
@@ -207,6 +208,21 @@ async def test_greetings_leave_nothing_behind(autojump_clock: Any) -> None:
 
         await b.call(await b.spawn(Puppet), greet, timeout=None)
         assert (await a.inspect(keeper))["greetings"] == "100"
+
+
+async def test_the_keeper_of_a_drained_node_answers_greetings(autojump_clock: Any) -> None:
+    """The node that greets may have lost it, which it has not noticed."""
+    async with nodes(Memory(types=TYPES), "a", "b") as (a, b):
+        await Cluster(a).group("room")
+        keeper = a.whereis("ergo.cluster.groups")
+        assert await a.drain() == []
+        answers = list[Any]()
+
+        async def greet(me: Puppet) -> None:
+            answers.append(await me.call(Name("ergo.cluster.groups", "a@test"), ("hello", 5)))
+
+        await b.call(await b.spawn(Puppet), greet, timeout=None)
+        assert answers[0][0] == keeper
 
 
 async def test_many_members_travel_in_parts(autojump_clock: Any) -> None:

@@ -16,6 +16,12 @@ ANSWERED = (
     "24 kill c@world 0.5 0.891"
 )
 """b is stopped while the keeper of c is killed. It meets that one first, and then its successor."""
+UNMET = (
+    "seed=400152 order=plain; 4 kill b@world 0.5 0.134; 8 kill a@world 0.5 0.154; "
+    "19 kill a@world 0.5 0.154; 21 one_way a@world,b@world 3; 22 kill a@world 0.5 0.631; "
+    "22.22 pause a@world 7.5; 28.72 kill b@world 0.5 0.679"
+)
+"""The new keeper of b loses a, which gets the greeting all the same, and drains."""
 KILLED = "seed=256 order=plain; 4 pause a@world 11; 12 kill a@world 0.5 0.325"
 """A node drains in the moment in which the keeper of its singleton was killed."""
 PART = 10
@@ -41,6 +47,12 @@ def test_a_keeper_of_groups_is_known_that_follows_a_killed_keeper() -> None:
     world = Simulation(groups, 1).run_plan(Plan.read(ANSWERED))
 
     assert len(world.plan.faults) == 3
+
+
+def test_a_drained_node_knows_the_groups_of_a_node_that_had_lost_it() -> None:
+    world = Simulation(groups, 1).run_plan(Plan.read(UNMET))
+
+    assert len(world.plan.faults) == 7
 
 
 def test_a_drain_waits_for_the_singleton_of_a_keeper_that_was_killed() -> None:
