@@ -1,12 +1,14 @@
 """Worlds of the test kit: what a simulated second costs, idle and under calls, and a whole world;
-beside the same nodes on a `VirtualClock`.
+beside the same nodes on a `VirtualClock`, and the same calls by hand.
 """
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
+import msgspec
 import trio
+from trio.testing import MockClock
 
 from ergo_py import PID, Actor, Caller, Node, open_node
 from ergo_py.network import Memory
@@ -92,6 +94,55 @@ def _on_virtual_clock(calls: int, size: int) -> Figures:
     return watch.each(size)
 
 
+class _Wire:
+    """The least that carries calls: frames to a node, and the events of its callers."""
+
+    def __init__(self) -> None:
+        self.frames, self.get = trio.open_memory_channel[bytes](1000)
+        self.answers = dict[int, trio.Event]()
+
+
+async def _serve_by_hand(wires: list[_Wire], own: int) -> None:
+    encode, decode = msgspec.msgpack.encode, msgspec.msgpack.decode
+    async for frame in wires[own].get:
+        caller, number, _ = decode(frame)
+        if caller == own:
+            wires[own].answers.pop(number).set()
+        else:
+            wires[caller].frames.send_nowait(encode((caller, number, number)))
+
+
+def _by_hand(calls: int, size: int) -> Figures:
+    """Tasks of trio that call each other by frames, each call with its limit of time: nothing is
+    sent again, nobody is watched, nothing can be cut, and no history is kept.
+    """
+    watch, encode = Stopwatch(), msgspec.msgpack.encode
+
+    async def client(wires: list[_Wire], own: int) -> None:
+        to = wires[(own + 1) % _NODES].frames
+        for number in range(size * calls // _NODES):
+            wires[own].answers[number] = answered = trio.Event()
+            to.send_nowait(encode((own, number, None)))
+            with trio.fail_after(5.0):
+                await answered.wait()
+            await trio.sleep(_NODES / calls)
+
+    async def test() -> None:
+        wires = [_Wire() for _ in range(_NODES)]
+        async with trio.open_nursery() as servers:
+            for own in range(_NODES):
+                servers.start_soon(_serve_by_hand, wires, own)
+            with watch:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(trio.sleep, size)
+                    for own in range(_NODES):
+                        nursery.start_soon(client, wires, own)
+            servers.cancel_scope.cancel()
+
+    trio.run(test, clock=MockClock(autojump_threshold=0))
+    return watch.each(size)
+
+
 def _whole(size: int) -> Figures:
     """Worlds of three nodes that are cut now and then, of 30 simulated seconds each."""
 
@@ -118,6 +169,7 @@ def _case(calls: int, size: int, most: float) -> Case:
         variants={
             "ergo": partial(_in_world, calls),
             "VirtualClock": partial(_on_virtual_clock, calls),
+            **({"by hand": partial(_by_hand, calls)} if calls else {}),
         },
         lines=[Line("a simulated second", "ergo", goals=(Goal("simulation", most),))],
         rounds=2,

@@ -3,6 +3,7 @@
 import string
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from itertools import count
 from time import monotonic
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar
 from urllib.parse import quote, unquote
@@ -116,7 +117,6 @@ class Broker(Source, Sink, Generic[L, P]):
 
     _link: Opened[L] | None = None
     _is_taking = False
-    _count = 0
     _due = 0.0
     _given_up = 0
     _sent_again = 0
@@ -127,6 +127,7 @@ class Broker(Source, Sink, Generic[L, P]):
         """Items that the library has delivered and ``take`` has not returned."""
         self.held: dict[Any, P] = {}
         """The places of the items that are not acknowledged, by the receipts of the items."""
+        self._numbers = count(1)
 
     # -- a bridge has these ------------------------------------------------------------------------
 
@@ -222,14 +223,11 @@ class Broker(Source, Sink, Generic[L, P]):
     def find(self, messages: Iterable[Message[P]]) -> None:
         """Messages have come: items for ``take``, but for those that the pipeline has already."""
         # All at once: some libraries deliver a message in less time than a call takes.
-        held, found = self.held, self.found
+        held, find, make, numbers = self.held, self.found.append, Item._make, self._numbers
         for body, key, place, redelivered, lasting in messages:
-            receipt = lasting
-            if receipt is None:
-                self._count += 1
-                receipt = self._count
+            receipt = next(numbers) if lasting is None else lasting
             if receipt not in held:
-                found.append(Item(body, key, receipt, redelivered))
+                find(make((body, key, receipt, redelivered, None)))
             held[receipt] = place
 
     def take(self, most: int) -> list[Item]:
