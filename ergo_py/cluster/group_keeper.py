@@ -101,8 +101,30 @@ class _Peer:
         self.pid = pid
         self.number = number
         """The number that messages to it carry."""
+        self.heard = 0
+        """The number of the last message from it."""
         self.members: dict[tuple[ClusterGroup, PID], None] = {}
+        self.former: dict[tuple[ClusterGroup, PID], None] = {}
+        """Members that it has told before it lost this node and met it again. Those that it does
+        not tell again have left meanwhile.
+        """
         self.waiting: deque[tuple[object, ...]] = deque()
+
+    def hear(self, number: int) -> None:
+        """Take the number of a message: a new one begins a list of all members."""
+        if number != self.heard:
+            self.heard = number
+            self.former |= self.members
+            self.members = {}
+
+    def forget_former(self) -> Iterable[tuple[ClusterGroup, PID]]:
+        """The members that its list has not told again: it has told all."""
+        former, self.former = self.former, {}
+        return former
+
+    def forget_all(self) -> Iterable[tuple[ClusterGroup, PID]]:
+        """All members: it is lost."""
+        return self.former | self.members
 
 
 async def open_group(node: Node, network: Network, name: Hashable) -> Group:
@@ -241,7 +263,7 @@ class GroupKeeper(Actor):
             if peer is not None:
                 del self._peers[pid.node]
                 self.demonitor(peer.pid)
-                self._lost.send_nowait((peer.members, Unregistered()))
+                self._lost.send_nowait((peer.forget_all(), Unregistered()))
             self._peers[pid.node] = peer = _Peer(pid, number)
             self.monitor(pid)
         # The other keeper may have taken an earlier number back: it has lost this node meanwhile.
@@ -295,7 +317,7 @@ class GroupKeeper(Actor):
                 if peer is not None and peer.pid == pid:
                     del self._peers[pid.node]
                     self._given.pop(pid.node, None)
-                    self._lost.send_nowait((peer.members, reason))
+                    self._lost.send_nowait((peer.forget_all(), reason))
                     if not isinstance(reason, NoNode):
                         # Its successor may have got a number already that is forgotten here, and
                         # then greets no more.
@@ -306,18 +328,22 @@ class GroupKeeper(Actor):
                     self._send_waiting(peer)
             case (str(verb), int(number), *rest) if isinstance(sender, PID):
                 if number in self._given.get(sender.node, ()):
-                    self._learn(sender.node, verb, rest)
+                    self._learn(sender.node, number, verb, rest)
 
     def handle_event(self, event: Any) -> None:
         """Take a publication."""
         if isinstance(event.message, NodeUp) and event.message.node not in self._peers:
             self._greet(event.message.node)
 
-    def _learn(self, node: str, verb: str, rest: list[Any]) -> None:
+    def _learn(self, node: str, number: int, verb: str, rest: list[Any]) -> None:
         peer = self._peers.get(node)
+        if peer is not None:
+            peer.hear(number)
         match verb, rest:
             case "synced", []:
                 self._note_met(node)
+                if peer is not None:
+                    self._lost.send_nowait((peer.forget_former(), Unregistered()))
             case "joined", [name, [*pids]] if peer is not None and _is_hashable(name):
                 for pid in pids[:_PART]:  # no keeper tells more at once
                     # A node speaks for its own processes only.

@@ -225,6 +225,50 @@ async def test_the_keeper_of_a_drained_node_answers_greetings(autojump_clock: An
         assert answers[0][0] == keeper
 
 
+async def test_a_keeper_that_greets_again_tells_all_of_its_members(autojump_clock: Any) -> None:
+    """A keeper has lost this node and greets it again, and this node has not lost it: members that
+    it does not tell again have left meanwhile, and the others have never left.
+    """
+    async with nodes(Memory(types=TYPES), "a", "b") as (a, b):
+        group = await Cluster(a).group("room")
+        keeper = a.whereis("ergo.cluster.groups")
+        assert keeper is not None
+        one, two, three, four = [await b.spawn(Recorder) for _ in range(4)]
+        told = list[Any]()
+        assert group.monitor(await a.spawn(Recorder, told)) == []
+        teller = await b.spawn(Puppet)
+
+        async def tell(*members: PID, whole: bool = True) -> list[PID]:
+            async def act(me: Puppet) -> None:
+                _, number = await me.call(keeper, ("hello", 5))
+                me.send(keeper, ("joined", number, "room", list(members)))
+                if whole:
+                    me.send(keeper, ("synced", number))
+
+            await b.call(teller, act)
+            await trio.sleep(1)
+            return sorted(group.members())
+
+        assert await tell(one, two) == [one, two]
+        assert await tell(one, three, whole=False) == [one, two, three]
+        assert await tell(one, whole=False) == [one, two, three]
+        assert await tell(one, three) == [one, three]
+        assert await tell(one, four, whole=False) == [one, three, four]
+        b.kill(teller)
+        await trio.sleep(1)
+        assert group.members() == []
+        assert [(type(each), each.pid) for each in told] == [
+            (GroupJoined, one),
+            (GroupJoined, two),
+            (GroupJoined, three),
+            (GroupLeft, two),
+            (GroupJoined, four),
+            (GroupLeft, one),
+            (GroupLeft, three),
+            (GroupLeft, four),
+        ]
+
+
 async def test_many_members_travel_in_parts(autojump_clock: Any) -> None:
     network = Memory(types=TYPES, backlog=20_000)
     async with nodes(network, "a", "b") as (a, b):

@@ -22,6 +22,11 @@ UNMET = (
     "22.22 pause a@world 7.5; 28.72 kill b@world 0.5 0.679"
 )
 """The new keeper of b loses a, which gets the greeting all the same, and drains."""
+MISSED = (
+    "seed=410235 order=plain; 16.68 delay c@world,b@world 9.61 1.868; 18 kill b@world 0.5 0.162; "
+    "19 pause b@world 10; 21 one_way c@world,b@world 0.5"
+)
+"""c loses b, which is stopped, and drains. b does not lose c, and misses that a member has left."""
 KILLED = "seed=256 order=plain; 4 pause a@world 11; 12 kill a@world 0.5 0.325"
 """A node drains in the moment in which the keeper of its singleton was killed."""
 PART = 10
@@ -53,6 +58,12 @@ def test_a_drained_node_knows_the_groups_of_a_node_that_had_lost_it() -> None:
     world = Simulation(groups, 1).run_plan(Plan.read(UNMET))
 
     assert len(world.plan.faults) == 7
+
+
+def test_a_node_that_is_met_again_knows_the_members_that_have_left_meanwhile() -> None:
+    world = Simulation(groups, 1).run_plan(Plan.read(MISSED))
+
+    assert len(world.plan.faults) == 4
 
 
 def test_a_drain_waits_for_the_singleton_of_a_keeper_that_was_killed() -> None:
