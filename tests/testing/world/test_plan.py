@@ -31,20 +31,51 @@ def test_a_plan_reads_like_this() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    "text, told",
     [
-        "",
-        "seed=x",
-        "seed=1 colour=red",
-        "seed=1; 1 cut a@world 4",
-        "seed=1; 1 melt a@world 4",
-        "seed=1; soon cut a@world,b@world 4",
-        "seed=1; 1 pause a@world 4 5 6",
+        ("", "'seed=NUMBER'"),
+        ("seed=x", "'seed=x'; allowed is 'seed=NUMBER', or 'seed=NUMBER order=plain'"),
+        ("seed=1 colour=red", "order=plain"),
+        ("seed=1 order=backwards", "order=plain"),
+        ("seed=1; 1", "not ''"),
+        ("seed=1; 1 melt a@world 4", "not 'melt'"),
+        ("seed=1; 1 crahs a@world 4", "not 'crahs'; did you mean 'crash'?"),
+        ("seed=1; 1 cut a@world 4", "'AT cut A,B SECONDS', not the nodes 'a@world'"),
+        ("seed=1; 1 cut a@world,a@world 4", "not the nodes"),
+        ("seed=1; 1 cut a@world, 4", "not the nodes"),
+        ("seed=1; 1 lose a@world 4 0.5", r"'AT lose \* SECONDS SHARE', not the nodes 'a@world'"),
+        ("seed=1; 1 lose * 4", r"'AT lose \* SECONDS SHARE', not 4 words"),
+        ("seed=1; 1 pause a@world 4 5 6", "'AT pause A SECONDS', not 6 words"),
+        ("seed=1; soon cut a@world,b@world 4", "from 0 to 1e\\+09 for AT, not 'soon'"),
+        ("seed=1; -1 pause a@world 4", "for AT, not '-1'"),
+        ("seed=1; 1 pause a@world nan", "for SECONDS, not 'nan'"),
+        ("seed=1; 1 pause a@world inf", "for SECONDS, not 'inf'"),
+        ("seed=1; 1 lose * 4 50", "from 0 to 1 for SHARE, not '50'"),
+        ("seed=1; 1 skew a@world 4 -1", "for FASTER, not '-1'"),
     ],
 )
-def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(BadInputError, match="plan"):
+def test_a_text_that_is_no_plan_is_refused(text: str, told: str) -> None:
+    with pytest.raises(BadInputError, match=f"plan: got (.|\\n)*{told}"):
         Plan.read(text)
+
+
+def test_a_wrong_fault_shows_all_kinds_with_their_arguments() -> None:
+    with pytest.raises(BadInputError) as raised:
+        Plan.read("seed=1; 2 pause a@world 3; 1 melt a@world 4")
+
+    assert "got '1 melt a@world 4'" in str(raised.value)
+    for kind in KINDS:
+        assert f"\n  AT {kind} " in str(raised.value)
+    assert "\n  AT delay A,B SECONDS LATE\n" in str(raised.value)
+
+
+def test_numbers_of_a_plan_are_printed_as_they_are() -> None:
+    """Six digits of a number are too few for the faults of a long world."""
+    fault = PlannedFault(123456.78, "delay", NODES[:2], 0.25, 0.0)
+
+    assert str(fault) == "123456.78 delay a@world,b@world 0.25 0"
+    assert PlannedFault.read(str(fault)) == fault
+    assert Plan.read(str(Plan(-3))) == Plan(-3)
 
 
 def test_faults_of_each_kind_are_drawn_about_as_often_as_asked() -> None:

@@ -131,7 +131,10 @@ def test_a_fault_kills_a_process_of_the_chosen_names() -> None:
         ended = [life.name for life in world.history.lifetimes if life.ended < 5]
         assert ended == ["second", "Echo"]
 
-    run(test, Plan.read("seed=0; 1 kill a@world 0.1; 2 kill a@world 0.1 0.9; 3 kill a@world 0.1"))
+    run(
+        test,
+        Plan.read("seed=0; 1 kill a@world 0.1 0; 2 kill a@world 0.1 0.9; 3 kill a@world 0.1 0"),
+    )
 
 
 def test_a_disk_fails_and_is_slow_until_the_faults_end() -> None:
