@@ -290,7 +290,6 @@ async def fleet(world: World) -> None:
     nodes = await world.start(3, starter(world, rows), types=TYPES)
     world.faults(
         seconds=20.0,
-        limits={"pause": (0.5, 10.0)},
         cut=0.06,
         one_way=0.03,
         delay=0.05,

@@ -60,6 +60,8 @@ class FaultRun:
         """The names of the processes that the faults may kill."""
         self._scope = trio.CancelScope()
         self._over = trio.Event()
+        self._has_killed = False
+        """A `kill` has looked for a process."""
         self._active: dict[tuple[str, tuple[str, ...]], None] = {}
 
     def cancel(self) -> None:
@@ -69,6 +71,14 @@ class FaultRun:
     async def wait(self) -> None:
         """Wait until all faults have ended."""
         await self._over.wait()
+
+    @property
+    def missed_victims(self) -> Sequence[str] | None:
+        """The victims, if a process was to be killed, and none of their names ever lived."""
+        lives = self._world.history.lifetimes
+        if self._victims is None or any(life.name in self._victims for life in lives):
+            return None
+        return self._victims if self._has_killed else None
 
     async def run(self, faults: Sequence[PlannedFault]) -> None:
         """Begin each fault at its time."""
@@ -189,6 +199,7 @@ class FaultRun:
     @contextmanager
     def _fault_kill(self, fault: PlannedFault) -> Iterator[None]:
         node = self._world.nodes[fault.nodes[0]]
+        self._has_killed = True
         living = self._world.history.living(node.name, self._victims)
         if living and node.is_up:
             node.node.kill(living[int(fault.amount * len(living)) % len(living)])

@@ -3,7 +3,7 @@ so that a command can repeat it.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from random import Random
@@ -11,6 +11,7 @@ from typing import Final
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.hints import did_you_mean
+from ..._core.vocabulary.options import check_number
 
 __all__ = ["KINDS", "FaultRates", "Plan", "PlanError", "PlannedFault"]
 
@@ -20,7 +21,9 @@ _HEAD: Final = re.compile(rf"seed=(-?\d+)( order={_PLAIN})?", re.ASCII)
 
 
 class PlanError(BadInputError):
-    """A text is no plan, or a plan does not fit the test that runs it."""
+    """A text is no plan, or a plan does not fit the test that runs it: its faults would not happen,
+    and the test would go well.
+    """
 
 
 AMOUNTS: Final = {
@@ -31,6 +34,8 @@ AMOUNTS: Final = {
 }
 """What amounts mean, each with the smallest and the largest that a world can have."""
 _LONGEST: Final = 1e9
+_MOST: Final = 1000.0
+"""Faults of a kind per second: a seed draws them all before they begin."""
 _WORDS: Final = (
     "AT counts seconds from the call of world.faults(…) on; A and B are names of nodes; SHARE and "
     "WHICH go from 0 to 1, LATE is in seconds, and FASTER is 0.1 for a clock that is 10 % too fast"
@@ -164,6 +169,11 @@ class PlannedFault:
         return cls(at, kind, names, seconds, *amount)
 
 
+def _check_kind(what: str, kind: str, kinds: Collection[str]) -> None:
+    if kind not in kinds:
+        raise BadInputError(what, kind, f"a kind of {sorted(kinds)}{did_you_mean(kind, kinds)}")
+
+
 def _number(text: str, form: str, word: str, name: str, least: float, most: float) -> float:
     try:
         number = float(word)
@@ -246,6 +256,18 @@ class FaultRates:
     """Amounts of some kinds, in place of those of `KINDS`."""
     nodes: tuple[str, ...]
     """The nodes that may have faults."""
+
+    def check(self) -> None:
+        """Raise `BadInputError` for a wrong kind, rate or limit."""
+        for kind, rate in self.rates.items():
+            _check_kind("faults", kind, KINDS)
+            check_number(kind, rate, least=0.0, most=_MOST)
+        check_number("seconds", self.seconds, least=0.0, most=_LONGEST)
+        for kind, (low, high) in self.limits.items():
+            _check_kind("limits", kind, [each for each in KINDS if KINDS[each].means])
+            least, most = AMOUNTS[KINDS[kind].means]
+            check_number(f"limits of {kind}", low, least=least, most=most)
+            check_number(f"limits of {kind}", high, least=low, most=most)
 
     def draw(self, seed: int) -> tuple[PlannedFault, ...]:
         """The faults of a seed. Each kind has its own random numbers."""

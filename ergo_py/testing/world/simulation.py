@@ -13,7 +13,7 @@ from ..._core.vocabulary.errors import BadInputError, ErgoError
 from ..._core.vocabulary.options import check_number
 from ...node import Node
 from .outside import EPOCH
-from .plan import Plan
+from .plan import Plan, PlanError
 from .shrinker import RUNS, shrink
 from .world import CheckError, World, run_world
 
@@ -84,6 +84,7 @@ class Simulation:
 
         Raises:
             SimulationError: a seed fails: the first of those that fail.
+            PlanError: ``world.faults`` names nodes or victims that the world does not have.
         """
         __tracebackhide__ = True
         chosen = range(self.seeds) if seeds is None else list(seeds)
@@ -93,6 +94,8 @@ class Simulation:
         for passed in range(first, len(chosen)):
             world = World(Plan(chosen[passed]))
             failure = run_world(world, self._test)
+            if isinstance(failure, PlanError):
+                raise failure
             if failure is not None:
                 raise self._shrunk(world, failure, passed) from failure
         return len(chosen)
@@ -135,10 +138,13 @@ class Simulation:
 
         Raises:
             SimulationError: it fails.
+            PlanError: the plan does not fit the test.
         """
         __tracebackhide__ = True
         world = World(plan, is_drawn=False)
         failure = run_world(world, self._test)
+        if isinstance(failure, PlanError):
+            raise failure
         if failure is not None:
             raise self._error(world, failure, 0, 0) from failure
         return world

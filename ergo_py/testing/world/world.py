@@ -10,6 +10,7 @@ import trio
 
 from ..._core.sources import SeededSources, replace_sources
 from ..._core.vocabulary.errors import BadInputError, ErgoError, NotAllowedError
+from ..._core.vocabulary.hints import did_you_mean
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import name_for_annotations
 from ...meta.sockets.socket_source import replace_sockets
@@ -25,7 +26,7 @@ from .machine.sockets import WorldSockets
 from .machine.threads import WorldThreads
 from .node import Start, WorldNode
 from .outside import Entrances, OutsideError
-from .plan import KINDS, FaultRates, Plan
+from .plan import FaultRates, Plan, PlanError
 from .tasks import TaskOwners, WorldOrder, describe_tasks, lift_shields, tasks_of_run
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class World:
         """The tasks of crashed nodes."""
         self._faults: FaultRun | None = None
         """The faults, once they have begun."""
+        self._faulty: tuple[str, ...] = ()
+        """The nodes that the test lets have faults."""
 
     def __repr__(self) -> str:
         return f"<World {self.clock.current_time():g} s, {self.plan}>"
@@ -168,22 +171,70 @@ class World:
                 process.
 
         Raises:
-            BadInputError: a kind is unknown, or a value is invalid.
-            NotAllowedError: the faults have begun before.
+            BadInputError: a kind is unknown, a value is invalid, or the plan that runs has faults
+                of other kinds. A world that has gone well raises it for nodes that it has not
+                started, and for victims that never lived.
+            NotAllowedError: the faults have begun before, or there is no node yet.
         """
-        for kind, rate in rates.items():
-            if kind not in KINDS:
-                raise BadInputError("faults", kind, f"a kind of {sorted(KINDS)}")
-            check_number(kind, rate, least=0.0)
-        check_number("seconds", seconds, least=0.0)
+        names = tuple(self.nodes if nodes is None else nodes)
+        chosen = FaultRates(rates, seconds, limits or {}, names)
+        chosen.check()
         if self._faults is not None:
             raise NotAllowedError("world.faults(…) was called before: a world has a single plan")
+        if rates and not names:
+            raise NotAllowedError(
+                "world.faults(…) has no node that may have faults: call it after "
+                "`await world.start(…)`, or give it nodes=[…]"
+            )
         if self._is_drawn:
-            names = tuple(self.nodes if nodes is None else nodes)
-            drawn = FaultRates(rates, seconds, limits or {}, names).draw(self.plan.seed)
-            self.plan = self.plan.with_faults(drawn)
+            self.plan = self.plan.with_faults(chosen.draw(self.plan.seed))
+        elif rates:  # a test without rates is there for plans that are written by hand
+            self._refuse_kinds(rates)
+        self._faulty = names
         self._faults = FaultRun(self, victims)
         self._soon(self._faults.run, self.plan.faults)
+
+    def _refuse_kinds(self, rates: dict[str, float]) -> None:
+        """Refuse a plan with faults that this test never draws."""
+        for fault in self.plan.faults:
+            if fault.kind not in rates:
+                raise PlanError(
+                    "plan",
+                    str(fault),
+                    f"a fault that this test has: {', '.join(rates)}. Run the plan with the test "
+                    f"that has printed it, or give world.faults(…) a rate: {fault.kind}=0.1",
+                )
+
+    def _refuse_unknown(self) -> None:
+        """Refuse faults that could not happen in a world that has gone well: a typing error in a
+        name would go well for each seed.
+        """
+        if self._faults is None:
+            if self.plan.faults:
+                raise PlanError(
+                    "plan",
+                    str(self.plan),
+                    "a plan without faults, since this test does not call world.faults(…): run the "
+                    "plan with the test that has printed it",
+                )
+            return
+        for name in [*self._faulty, *(each for fault in self.plan.faults for each in fault.nodes)]:
+            if name not in self.nodes:
+                raise PlanError(
+                    "nodes of faults",
+                    name,
+                    f"a node of this world: {', '.join(self.nodes) or 'it has started none'}"
+                    f"{did_you_mean(name, self.nodes)}",
+                )
+        missed = self._faults.missed_victims
+        if missed is not None:
+            lived = list(dict.fromkeys(life.name for life in self.history.lifetimes))
+            hint = "".join(did_you_mean(each, lived) for each in missed)
+            raise PlanError(
+                "victims",
+                list(missed),
+                f"names of processes that lived in this world: {lived}{hint}",
+            )
 
     async def heal(self) -> None:
         """End all faults, start crashed nodes again, and wait until all nodes are up."""
@@ -236,6 +287,7 @@ class World:
             async with trio.open_nursery() as self._nursery:
                 try:
                     await function(self)
+                    self._refuse_unknown()
                 finally:
                     self.history.end_story()
                     self.is_over = True

@@ -119,6 +119,8 @@ def test_the_command_of_the_page_imports_a_test_with_its_package(
         ([f"{__file__}::nothing"], "with @simulated"),
         (["nowhere.py::test"], "no file"),
         ([f"{__file__}::fails_when_cut", "--plan", "nonsense"], "plan"),
+        ([f"{__file__}::fails_when_cut", "--plan", "seed=1; 1 pause z@world 1"], "'z@world'; "),
+        ([f"{__file__}::fails_when_cut", "--plan", "seed=1; 1 crash a@world 1"], "crash=0.1"),
     ],
 )
 def test_the_command_explains_wrong_usage(

@@ -1,6 +1,7 @@
 """A world runs whole nodes, applies the faults of its plan, and repeats its history."""
 
 import random
+from math import inf
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import trio
 from benchmarks.digests import EXPLORED, SMALL
 from ergo_py import Actor, BadInputError, Caller, NodeStoppedError, NotAllowedError, TargetDownError
 from ergo_py.testing import World, at_most_one
-from ergo_py.testing.world.plan import Plan
+from ergo_py.testing.world.plan import Plan, PlanError
+from ergo_py.testing.world.simulation import Simulation
 from ergo_py.testing.world.world import CheckError, run_world
 from tests.support import THOROUGH
 from tests.testing.world import singletons
@@ -263,6 +265,74 @@ def test_verbs_refuse_wrong_values() -> None:
     world = World(Plan(0))
     with pytest.raises(NotAllowedError):
         world.faults(cut=1.0)
+
+
+@pytest.mark.parametrize(
+    "plan, told",
+    [
+        ("1 crash c@world 1", "got 'c@world'; allowed is a node of this world: a@world, b@world"),
+        ("1 cut a@world,B@world 1", "'B@world'.*did you mean 'b@world'"),
+        ("1 cut_store a@world 1", "'1 cut_store a@world 1'.*has: crash, cut, kill.*cut_store=0.1"),
+        ("1 kill a@world 1 0", r"victims: got \['Ecko'\].*\['echo'\]"),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_test_is_refused(plan: str, told: str) -> None:
+    async def test(world: World) -> None:
+        await world.start(2, start_echo)
+        world.faults(crash=0.1, cut=0.1, kill=0.1, victims=["Ecko"])
+        await trio.sleep(5)
+
+    with pytest.raises(PlanError, match=told):
+        Simulation(test, 1).run_plan(Plan.read(f"seed=1; {plan}"))
+
+
+def test_faults_of_a_plan_are_refused_by_a_test_without_faults() -> None:
+    async def test(world: World) -> None:
+        await world.start(2)
+
+    run(test, Plan.read("seed=1"))
+    with pytest.raises(PlanError, match=r"does not call world\.faults"):
+        run(test, Plan.read("seed=1; 1 crash a@world 1"))
+
+
+def test_faults_of_nodes_that_never_start_are_refused() -> None:
+    """They would go well for each seed."""
+
+    async def misspelled(world: World) -> None:
+        await world.start(["shop@world"])
+        world.faults(nodes=["shop"], crash=0.5)
+
+    async def early(world: World) -> None:
+        world.faults(crash=0.5)
+        await world.start(1)
+
+    with pytest.raises(PlanError, match=r"'shop'; .* a node of this world: shop@world"):
+        Simulation(misspelled, 1).run()
+    with pytest.raises(NotAllowedError, match="has no node"):
+        run(early, is_drawn=True)
+
+
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        ({"crahs": 0.1}, "did you mean 'crash'"),
+        ({"cut": inf}, "cut: got inf"),
+        ({"seconds": inf}, "seconds: got inf"),
+        ({"limits": {"dealy": (0.0, 1.0)}}, "limits: got 'dealy'.*did you mean 'delay'"),
+        ({"limits": {"pause": (0.0, 1.0)}}, "limits: got 'pause'"),
+        ({"limits": {"delay": (2.0, 1.0)}}, "limits of delay: got 1.0; .*from 2 "),
+        ({"limits": {"lose": (5.0, 50.0)}}, "limits of lose: got 5.0; .*from 0 to 1"),
+    ],
+)
+def test_options_of_faults_that_have_no_effect_are_refused(
+    options: dict[str, Any], told: str
+) -> None:
+    async def test(world: World) -> None:
+        await world.start(1)
+        world.faults(**options)
+
+    with pytest.raises(BadInputError, match=told):
+        run(test, is_drawn=True)
 
 
 def test_a_node_that_is_down_has_no_node() -> None:
