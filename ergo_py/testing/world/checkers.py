@@ -36,8 +36,8 @@ class NamedCheck:
 
 
 def at_most_one(name: str, *, grace: float = 1.0) -> Checker:
-    """Check that no two processes of this name, or of a behaviour of this name, lived at once, on
-    all nodes together.
+    """Check that no two processes of this name, or of a behaviour of this name, lived at once on
+    two nodes.
 
     The lifetimes count, not the answers to clients: two holders of a lease mostly overlap between
     two calls. A stopped program does nothing, so the lifetimes of its processes do not count
@@ -46,7 +46,7 @@ def at_most_one(name: str, *, grace: float = 1.0) -> Checker:
     """
 
     def check(history: History) -> Iterator[str]:
-        lives = [life for life in history.lifetimes if life.name == name]
+        lives = [life for life in history.lifetimes if name in (life.name, life.behaviour)]
         spans = sorted(
             (began, ended, life.node)
             for life in lives

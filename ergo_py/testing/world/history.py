@@ -53,6 +53,8 @@ class Lifetime:
     node: str
     began: float
     ended: float = inf
+    behaviour: str = ""
+    """The name of its behaviour, also if it has a registered name."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,12 @@ class Operation:
     answer: Any = None
     error: BaseException | None = None
     """Why there is no answer. The operation may have had its effect, or have it later."""
+    began_as: int = 0
+    """The number of events before its begin, which puts operations of the same moment in order: a
+    call takes no time of the world if no fault delays it.
+    """
+    ended_as: int = 0
+    """The number of events before its end."""
 
     @property
     def is_answered(self) -> bool:
@@ -130,9 +138,10 @@ class History:
     def note_lifetime(self, process: Any, lives: bool) -> None:
         """Note the start or the end of a process."""
         pid = process.id
-        name = process.name or process.callbacks.behaviour
+        behaviour = process.callbacks.behaviour
+        name = process.name or behaviour
         if lives:
-            self._living[pid] = Lifetime(name, pid, pid.node, self.now())
+            self._living[pid] = Lifetime(name, pid, pid.node, self.now(), behaviour=behaviour)
             self.lifetimes.append(self._living[pid])
             self.note("start", pid.node, f"{name} starts")
         elif pid in self._living:
@@ -159,7 +168,7 @@ class History:
 
     def begin(self, client: str, to: object, request: object) -> Operation:
         """Note that a client calls."""
-        operation = Operation(client, to, request, self.now())
+        operation = Operation(client, to, request, self.now(), began_as=len(self.events))
         self.operations.append(operation)
         self.note("call", client, f"calls {to}: {text_of(request)}")
         return operation
@@ -167,6 +176,7 @@ class History:
     def finish(self, operation: Operation, answer: object, error: BaseException | None) -> None:
         """Note that a call was answered, or has failed."""
         operation.ended, operation.answer, operation.error = self.now(), answer, error
+        operation.ended_as = len(self.events)
         request = text_of(operation.request)
         text = f"answers {text_of(answer)}" if error is None else f"fails: {text_of(error)}"
         self.note("answer", operation.client, f"{operation.to} {text}, to {request}")

@@ -62,7 +62,8 @@ def _told(operation: Operation) -> str:
 
 
 def _is_linearizable(model: Model[Any], operations: Sequence[Operation]) -> bool:
-    ends = [each.ended if each.is_answered else inf for each in operations]
+    begins = [(each.began, each.began_as) for each in operations]
+    ends = [(each.ended if each.is_answered else inf, each.ended_as) for each in operations]
     needed = sum(1 << number for number, each in enumerate(operations) if each.is_answered)
     tried: set[tuple[int, Hashable]] = set()
     stack: list[tuple[int, Any]] = [(0, model.start())]
@@ -76,7 +77,7 @@ def _is_linearizable(model: Model[Any], operations: Sequence[Operation]) -> bool
         # No operation can come first that began after another has ended.
         limit = min(end for number, end in enumerate(ends) if not done >> number & 1)
         for number, operation in enumerate(operations):
-            if done >> number & 1 or operation.began > limit:
+            if done >> number & 1 or begins[number] > limit:
                 continue
             after, answer = model.step(state, operation.request)
             if not operation.is_answered or answer == operation.answer:

@@ -161,8 +161,8 @@ class World:
             seconds: no fault begins later than this.
             nodes: the nodes that may have faults; None for all.
             limits: the smallest and the largest amount of a kind: ``{"delay": (0.0, 2.0)}``.
-            victims: the names of the processes, or of their behaviours, that ``kill`` may choose;
-                None for all.
+            victims: the names of the processes that ``kill`` may choose, or the behaviours of
+                those without a name; None for all.
             rates: faults of a kind per simulated second, on average: ``cut``, ``one_way``,
                 ``lose``, ``double`` and ``delay`` of frames; ``cut_store`` and ``slow_store``;
                 ``fail_disk`` and ``slow_disk``; ``stall_sockets``, ``slow_sockets``,

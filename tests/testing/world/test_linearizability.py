@@ -54,6 +54,22 @@ def test_short_histories(operations: list[Operation], is_right: bool) -> None:
     assert holds(*operations) is is_right
 
 
+def test_calls_of_the_same_moment_keep_their_order() -> None:
+    """Without delays, all calls of a world take no time: a lost write would go well."""
+    history = History(lambda: 0.0)
+    history.finish(history.begin("a", "r", ("write", 1)), None, None)
+    history.finish(history.begin("b", "r", ("read",)), 0, None)
+
+    assert list(linearizable(Register())(history))
+
+    history = History(lambda: 0.0)
+    write, read = history.begin("a", "r", ("write", 1)), history.begin("b", "r", ("read",))
+    history.finish(write, None, None)
+    history.finish(read, 0, None)
+
+    assert not list(linearizable(Register())(history))
+
+
 def is_explained(operations: list[Operation]) -> bool:
     """The naive search: all orders of all operations, with or without those that failed."""
     needed = [each for each in operations if each.is_answered]

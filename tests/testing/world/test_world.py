@@ -356,3 +356,13 @@ def test_a_checker_that_finds_a_fault_fails_the_world() -> None:
     with pytest.raises(CheckError, match="at_most_one") as raised:
         run(test)
     assert raised.value.checker == "at_most_one('echo')"
+
+
+def test_a_behaviour_counts_also_for_processes_with_a_name() -> None:
+    async def test(world: World) -> None:
+        await world.start(2, start_echo)
+        await trio.sleep(1)
+        world.check(at_most_one("Echo"))
+
+    with pytest.raises(CheckError, match="at_most_one"):
+        run(test)
