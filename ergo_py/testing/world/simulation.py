@@ -30,7 +30,15 @@ class SimulationError(ErgoError, AssertionError):
     """
 
     def __init__(
-        self, seed: int, passed: int, plan: Plan, runs: int, story: str, command: str
+        self,
+        seed: int,
+        passed: int,
+        plan: Plan,
+        runs: int,
+        story: str,
+        command: str,
+        *,
+        repeats: bool = True,
     ) -> None:
         self.seed = seed
         self.passed = passed
@@ -42,11 +50,21 @@ class SimulationError(ErgoError, AssertionError):
         self.story = story
         self.command = command
         """Repeats the history."""
+        self.repeats = repeats
+        """Whether the failure came again with the same plan."""
         tried = f"The smallest plan that fails the same way, of {runs} tried, has"
+        command_text = "This command repeats it"
+        if not repeats:
+            tried = (
+                "The same plan does not fail this way again: something from outside of the world "
+                "decides, such as a value that an earlier run has left, the time of the system, or "
+                "the order of a set. The plan has"
+            )
+            command_text = "This command runs the plan again"
         super().__init__(
             f"seed {seed} fails, after {passed} that went well. "
             f"{tried if runs else 'Its plan has'} {_count(len(plan.faults), 'fault')}:"
-            f"\n\n{story}\n\nThis command repeats it:\n  {command}"
+            f"\n\n{story}\n\n{command_text}:\n  {command}"
         )
 
 
@@ -194,15 +212,18 @@ class Simulation:
         plan = shrink(world.plan, fails, runs=RUNS)
         last = World(plan, is_drawn=False)
         again = run_world(last, self._test)
-        if again is None:
+        if again is None or _kind(again) != _kind(failure):
             # Something outside of the world decides: tell the history that has failed.
-            return self._error(world, failure, passed, runs)
+            return self._error(world, failure, passed, runs, repeats=False)
         return self._error(last, again, passed, runs)
 
-    def _error(self, world: World, failure: Exception, passed: int, runs: int) -> SimulationError:
+    def _error(
+        self, world: World, failure: Exception, passed: int, runs: int, *, repeats: bool = True
+    ) -> SimulationError:
         plan = world.plan
         command = f"{self.command} --plan {shlex.quote(str(plan))}"
-        return SimulationError(plan.seed, passed, plan, runs, world.history.tell(failure), command)
+        story = world.history.tell(failure)
+        return SimulationError(plan.seed, passed, plan, runs, story, command, repeats=repeats)
 
 
 def _can_fork() -> bool:

@@ -157,6 +157,23 @@ def test_a_failure_from_outside_of_the_world_keeps_its_own_plan() -> None:
     error = failure_of(fails_once)
 
     assert len(error.plan.faults) > 1
+    assert "The same plan does not fail this way again" in str(error)
+    assert "repeats it" not in str(error)
+
+
+def test_a_failure_that_another_one_follows_is_not_called_the_same() -> None:
+    runs: list[int] = []
+
+    @simulated(seeds=1)
+    async def fails_otherwise(world: World) -> None:
+        runs.append(1)
+        raise LookupError if len(runs) == 1 else OSError
+
+    error = failure_of(fails_otherwise)
+
+    assert isinstance(error.__cause__, LookupError)
+    assert error.story.endswith("LookupError: ")
+    assert "does not fail this way again" in str(error)
 
 
 def test_another_number_of_seeds_may_be_chosen() -> None:
