@@ -50,6 +50,8 @@ class WorldNode:
         self._changed = trio.Event()
         """Set, and replaced, when the node is up, and when its program continues."""
         self._stop = trio.Event()
+        self._opening = trio.CancelScope()
+        """Around the present call of ``start``."""
         self._down = trio.Event()
         self._task: Task | None = None
         """The task that has opened the node."""
@@ -129,10 +131,12 @@ class WorldNode:
             self._node = node
             node._kernel.lifetimes.watch_lifetimes(self._world.history.note_lifetime)
             try:
-                if self._start is not None:
-                    await self._start(node)
-                self._is_up = True
-                self.note_change()
+                with trio.CancelScope() as self._opening:
+                    if self._start is not None and not self._stop.is_set():
+                        await self._start(node)
+                if not self._stop.is_set():
+                    self._is_up = True
+                    self.note_change()
                 await self._stop.wait()
             finally:
                 self._node, self._is_up = None, False
@@ -160,8 +164,11 @@ class WorldNode:
         return remains
 
     async def close(self) -> None:
-        """Stop the node, as a program does that ends."""
+        """Stop the node, as a program does that ends. A ``start`` that still runs is cancelled: it
+        may wait for a node that is closed before.
+        """
         self._stop.set()
+        self._opening.cancel()
         if self._node is not None:
             await self._down.wait()
 

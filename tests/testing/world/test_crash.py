@@ -180,3 +180,25 @@ def test_synced_writes_survive_a_crash() -> None:
         assert 2 <= await a.call(b.node.whereis("journal"), "read") <= 5
 
     run(test)
+
+
+def test_a_world_ends_while_a_crashed_node_starts_again() -> None:
+    """The start may wait for ever, since other nodes send heartbeats and time goes on."""
+    starts: list[str] = []
+
+    async def start(node: Node) -> None:
+        starts.append(node.name)
+        if len(starts) > 2:
+            await trio.sleep(1000.0)
+            raise LookupError(node.name)
+
+    async def test(world: World) -> None:
+        await world.start(2, start)
+        world.faults()
+        await trio.sleep(5)
+
+    world = World(Plan.read("seed=1; 1 crash a@world 1"), is_drawn=False)
+
+    assert run_world(world, test) is None
+    assert starts == ["a@world", "b@world", "a@world"]
+    assert world.clock.current_time() < 10
