@@ -6,6 +6,7 @@ Python: their functions are replaced while a world runs.
 """
 
 import os
+import random
 import ssl
 import sys
 import threading
@@ -33,6 +34,7 @@ _REFUSED: Final = {
     "os.posix_spawn": "another program",
     "os.system": "another program",
     "os.fork": "a copy of the program",
+    "sqlite3.connect": "a database in a file",
 }
 _TLS: Final = "TLS, whose keys are random numbers of the operating system"
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -83,7 +85,8 @@ class Threads(Protocol):
 class Entrances:
     """Refuses what comes from outside while a world runs, in its loop and in its threads."""
 
-    def __init__(self, threads: Threads, now: Callable[[], float]) -> None:
+    def __init__(self, seed: int, threads: Threads, now: Callable[[], float]) -> None:
+        self._random = random.Random(repr((seed, "urandom")))
         self._threads = threads
         self._now = now
         """The time of the world."""
@@ -100,6 +103,9 @@ class Entrances:
             (ssl.SSLContext, "wrap_bio", self._refusing(_TLS, ssl.SSLContext.wrap_bio)),
             (time, "sleep", self._sleeping(time.sleep)),
             (time, "time", self._time_of_day(time.time)),
+            (os, "urandom", self._random_bytes(os.urandom)),
+            # Of the module `secrets`; `uuid4` and the keys of a WebSocket ask `os`.
+            (random, "_urandom", self._random_bytes(os.urandom)),
             (trio._core._thread_cache, "THREAD_CACHE", self._threads),
             (trio._threads, "_send_message_to_trio", self._threads.send_message_to_trio),
         ]
@@ -136,6 +142,9 @@ class Entrances:
         """Answers of a web server, for example, carry the time of day."""
         return lambda: EPOCH + self._now() if self._is_inside() else function()
 
+    def _random_bytes(self, function: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        return lambda size: self._random.randbytes(size) if self._is_inside() else function(size)
+
     def _is_inside(self) -> bool:
         return get_ident() == self._loop or self._threads.is_inside()
 
@@ -144,6 +153,8 @@ class Entrances:
         thing = _REFUSED.get(event)
         if event == "open" and len(args) == 3 and (args[2] or 0) & _WRITING:
             thing = None if _is_name(args[0]) else f"the file {args[0]!r}"
+        if event == "sqlite3.connect" and args[0] == ":memory:":
+            return
         if thing is not None and self._is_inside():
             self._refuse(thing, 4)
 

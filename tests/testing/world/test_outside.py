@@ -2,11 +2,14 @@
 
 import ast
 import os
+import secrets
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -47,6 +50,7 @@ def connect() -> None:
         (lambda: threading.Thread(target=print).start(), "a thread"),
         (lambda: time.sleep(0.001), "real time"),
         (lambda: os.system("true"), "another program"),
+        (lambda: sqlite3.connect("/nowhere/world.db"), "a database in a file"),
     ],
 )
 def test_an_entrance_raises_at_its_line(use: Callable[[], object], thing: str) -> None:
@@ -55,6 +59,25 @@ def test_an_entrance_raises_at_its_line(use: Callable[[], object], thing: str) -
     assert isinstance(failure, OutsideError)
     assert thing in str(failure)
     assert failure.place.startswith(f"{__file__}:")
+
+
+def test_a_database_in_memory_is_part_of_the_world() -> None:
+    assert failure_of(lambda: sqlite3.connect(":memory:").close()) is None
+
+
+def test_random_bytes_of_the_system_follow_from_the_seed() -> None:
+    """Numbers of orders by `uuid4` made another history in each run, as a WebSocket's keys did."""
+    drawn: list[tuple[object, ...]] = []
+
+    async def test(world: World) -> None:
+        drawn.append((os.urandom(4), uuid.uuid4(), secrets.token_hex()))
+
+    for seed in (1, 1, 2):
+        assert run_world(World(Plan(seed)), test) is None
+
+    assert drawn[0] == drawn[1]
+    assert not set(drawn[0]) & set(drawn[2])
+    assert secrets.token_hex() != secrets.token_hex()
 
 
 def test_a_written_file_raises_and_a_file_that_is_read_does_not(tmp_path: Path) -> None:
