@@ -183,7 +183,7 @@ def test_synced_writes_survive_a_crash() -> None:
 
 
 def test_a_world_ends_while_a_crashed_node_starts_again() -> None:
-    """The start may wait for ever, since other nodes send heartbeats and time goes on."""
+    """The start may wait without an end: other nodes send heartbeats, so that time goes on."""
     starts: list[str] = []
 
     async def start(node: Node) -> None:
