@@ -161,7 +161,7 @@ def test_a_failure_from_outside_of_the_world_keeps_its_own_plan() -> None:
     assert "repeats it" not in str(error)
 
 
-def test_a_failure_that_another_one_follows_is_not_called_the_same() -> None:
+def test_another_failure_of_the_same_plan_is_told_as_such() -> None:
     runs: list[int] = []
 
     @simulated(seeds=1)
