@@ -1,9 +1,10 @@
 """`Serial`: a serial line, with pyserial."""
 
+import termios
 from collections.abc import Mapping
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import serial
 
@@ -31,6 +32,8 @@ class Serial(DeviceBridge):
 
     kind = "serial"
     full_duplex = True
+    # pyserial lets the errors of a line pass that is unplugged while it is opened.
+    lost_by: ClassVar[tuple[type[Exception], ...]] = (OSError, termios.error)
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """Serial lines over pseudo-terminals."""
 
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,26 @@ def cable(short_path: Path) -> Iterator[Cable]:
 @pytest.mark.parametrize("rule", DEVICE_RULES, ids=lambda rule: rule.__name__)
 async def test_a_serial_line_keeps_the_rules_of_devices(cable: Cable, rule: DeviceRule) -> None:
     await rule(cable)
+
+
+@pytest.mark.parametrize("name", ["tcsetattr", "tcflush"])
+async def test_a_line_that_is_unplugged_while_it_is_opened_is_lost(
+    name: str, cable: Cable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = getattr(termios, name)
+
+    def unplug_and_call(*terms: object) -> object:
+        monkeypatch.setattr(termios, name, call)
+        cable.unplug()
+        return call(*terms)
+
+    cable.plug()
+    monkeypatch.setattr(termios, name, unplug_and_call)
+    async with owning() as owned:
+        await owned.spawn(cable.bridge(reopen=AT_ONCE, stuck_after=60.0))
+        assert isinstance(await owned.next(), DeviceLost)
+        cable.plug()
+        assert isinstance(await owned.next(), DeviceOpened)
 
 
 async def test_the_bytes_of_a_broken_line_are_dropped_and_told(cable: Cable) -> None:
