@@ -73,8 +73,10 @@ class MQTTTopics(DeviceBridge):
 
     def _turn(self, seconds: float) -> None:
         """Read the packets that come; write, and ping."""
-        if code := self._client.loop(seconds):
-            raise ConnectionError(error_string(code))
+        code = self._client.loop(seconds)
+        # paho calls it a success that a broker says goodbye, and has no socket then.
+        if code or self._client.socket() is None:
+            raise ConnectionError(error_string(code or MQTTErrorCode.MQTT_ERR_CONN_LOST))
 
     def _disconnect(self) -> None:
         # paho leaves the socket open if it cannot say goodbye, and another until it is freed: the

@@ -9,11 +9,12 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+import trio
 
 pytest.importorskip("paho", reason="needs paho-mqtt")
 
 from ergo_py import Backoff, BadInputError
-from ergo_py.devices import DeviceLost, MQTTTopics
+from ergo_py.devices import DeviceLost, DeviceOpened, MQTTTopics
 from ergo_py.pipelines import MQTT
 from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
@@ -96,6 +97,26 @@ async def test_an_absent_broker_is_a_lost_device() -> None:
         await owned.spawn(MQTTTopics("mqtt://127.0.0.1:1", "frames"))
 
         assert "ConnectionRefusedError" in (await owned.until(DeviceLost)).why
+
+
+async def test_a_broker_that_says_goodbye_is_a_lost_device() -> None:
+    """As some do when they stop, or when an administrator ends a session."""
+    welcome, goodbye = b"\x20\x03\0\0\0", b"\xe0\x02\x98\0"
+    listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(welcome + goodbye)
+
+    async with owning() as owned, trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, answer, listener)
+        port = listener[0].socket.getsockname()[1]
+        await owned.spawn(MQTTTopics(f"mqtt://127.0.0.1:{port}", reopen=Backoff(0.0, 0.0)))
+
+        for _ in range(2):
+            assert isinstance(await owned.next(), DeviceOpened)
+            assert "lost" in (await owned.next()).why
+        nursery.cancel_scope.cancel()
 
 
 def test_a_refused_message_is_an_answer_and_a_refused_connection_is_a_lost_device(
