@@ -52,6 +52,9 @@ class ZMQ(DeviceBridge):
         os.set_blocking(self._ring, False)
         self._poller = zmq.Poller()
         self._poller.register(self._bell, zmq.POLLIN)
+        self._room = zmq.Poller()
+        self._room.register(self._bell, zmq.POLLIN)
+        self._room.register(self._socket, zmq.POLLOUT)
         if self._type not in (zmq.PUB, zmq.PUSH):
             self._poller.register(self._socket, zmq.POLLIN)
 
@@ -68,7 +71,17 @@ class ZMQ(DeviceBridge):
         parts = [data] if isinstance(data, bytes) else data
         if not isinstance(parts, list):
             raise BadInputError("DeviceSend", data, "bytes, or a list of them")
-        self._socket.send_multipart(parts)
+        # Without NOBLOCK, nothing could end a write to a socket without a peer.
+        while True:
+            try:
+                self._socket.send_multipart(parts, zmq.NOBLOCK)
+                return
+            except zmq.Again:
+                ready = dict(self._room.poll(int(self._socket.getsockopt(zmq.SNDTIMEO))))
+                if self._bell in ready:
+                    os.read(self._bell, 1000)
+                if self.stopping or not ready:
+                    raise
 
     def wake(self) -> None:
         """Make ``read`` return."""

@@ -5,16 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 pytest.importorskip("zmq", reason="needs pyzmq")
 
 import zmq
 
-from ergo_py import Backoff, BadInputError
-from ergo_py.devices import ZMQ, DeviceLost, DeviceOpened, DeviceSend
+from ergo_py import Alias, Backoff, BadInputError, Node
+from ergo_py.devices import ZMQ, DeviceClosedError, DeviceLost, DeviceOpened, DeviceSend
 from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
-from tests.meta.owner import owning
+from tests.meta.owner import eventually, owning
+from tests.meta.wires import MovableClock
 
 RULES = [
     rule
@@ -87,6 +89,43 @@ async def test_an_address_in_use_is_a_lost_device() -> None:
             assert "in use" in (await owned.until(DeviceLost)).why
             holder.unbind(address)
             await owned.until(DeviceOpened)
+
+
+async def test_a_write_without_a_peer_is_interrupted_and_then_has_another_socket(
+    short_path: Path, clock: MovableClock
+) -> None:
+    address = f"ipc://{short_path}/jobs"
+    failed: list[DeviceClosedError] = []
+
+    async def write(node: Node, device: Alias) -> None:
+        with pytest.raises(DeviceClosedError) as caught:
+            await node.call(device, DeviceSend(b"lost"), timeout=None)
+        failed.append(caught.value)
+
+    async with owning(limit=1100.0) as owned, trio.open_nursery() as nursery:
+        device = await owned.spawn(
+            ZMQ(
+                zmq.PUSH,
+                lambda socket: socket.bind(address),
+                reopen=Backoff(0.0, 0.0),
+                stuck_after=1000.0,
+            )
+        )
+        await owned.until(DeviceOpened)
+        nursery.start_soon(write, owned.node, device)
+        await eventually(lambda: owned.node.meta_info(device).callback is not None)
+        clock.move(1001)
+
+        assert isinstance(await owned.next(), DeviceLost)
+        assert isinstance(await owned.next(), DeviceOpened)
+        assert owned.node.info().threads_abandoned == 0
+        worker: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PULL)
+        with worker:
+            worker.connect(address)
+            await owned.node.call(device, DeviceSend(b"done"), timeout=None)
+            assert await trio.to_thread.run_sync(worker.recv) == b"done"
+
+    assert len(failed) == 1
 
 
 async def test_a_publisher_reaches_a_subscriber(short_path: Path) -> None:
