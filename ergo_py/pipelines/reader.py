@@ -110,7 +110,7 @@ class SourceReader(MetaProcess):
             if self._is_over():
                 return
             room = 0 if self._is_draining else self._most - self.open
-            if not room:
+            if room <= 0:  # the source may have taken more than it was asked for
                 # Without a bound for a source that has nothing to do meanwhile.
                 if not self._wait.in_thread(self._has_news, ALIVE if stays_alive else None):
                     source.keep_alive()

@@ -1,7 +1,9 @@
 """The thread of a source, while no item may be taken."""
 
+from typing import ClassVar
+
 from ergo_py import Backoff, ChildSpec
-from ergo_py.pipelines import Pipeline
+from ergo_py.pipelines import Item, Pipeline
 from tests.pipelines.broker import Broker, BrokerSource, Collect, in_virtual_time, until
 from tests.support import running_node
 
@@ -31,3 +33,32 @@ async def test_a_source_at_its_bound_keeps_its_connection_alive_and_is_opened_ag
         await until(lambda: broker.is_done)
 
     assert {*sink.bodies} == {1, 2}
+
+
+class Greedy(Beating):
+    """It takes more than it is asked for."""
+
+    asked: ClassVar[list[int]] = []
+
+    def take(self, most: int) -> list[Item]:
+        Greedy.asked.append(most)
+        return super().take(most + 2)
+
+
+@in_virtual_time
+async def test_a_source_that_has_taken_too_much_is_asked_for_nothing_until_there_is_room() -> None:
+    """Some databases take a negative limit for none."""
+    broker, sink = Broker(*range(9)), Collect()
+    sink.shut()
+    Beating.beats = 0
+    async with running_node(limit=1000.0) as node:
+        plan = Pipeline.spec(Greedy(broker), sink, most_unacknowledged=1)
+        await node.supervise([ChildSpec("jobs", plan)])
+
+        await until(lambda: Beating.beats >= 3 or len(Greedy.asked) > 1)
+        asked = [*Greedy.asked]
+        sink.gate.set()
+        await until(lambda: broker.is_done)
+
+    assert asked == [1]
+    assert {*Greedy.asked} == {1}
