@@ -22,9 +22,9 @@ The turn is a pipe with a single byte, which both programs can read. A successor
 ``yours`` unread would take over whenever it wakes, and both programs would serve; the pipe lets the
 predecessor take ``yours`` back, and the successor finds the pipe empty.
 
-Until the last step the predecessor serves, so that no step has a gap. An older successor takes no
-states, and an older predecessor has none to give: both go from the second step to the fourth. A
-successor with another `VERSION` hears that the hand-over has ``failed``, before anything moves.
+Until the last step the predecessor serves, so that no step has a gap. Both keep the channel until
+one of them ends: the end of the channel is the end of the other program. A successor with another
+`VERSION` hears that the hand-over has ``failed``, before anything moves.
 """
 
 import array
@@ -54,7 +54,6 @@ __all__ = [
     "States",
     "connect",
     "hand_over",
-    "is_exact",
     "items_of",
     "make_turn",
     "read_sizes",
@@ -71,10 +70,6 @@ _FAREWELL: Final = 1.0
 """Seconds for the last line to a late successor, which perhaps reads no more."""
 VERSION: Final = 1
 """The protocol. Programs with different protocols do not hand over to each other."""
-_REVISION: Final = 3
-"""Of the protocol. From 3 on, a successor keeps the channel until it or its predecessor ends,
-answers a batch of connections before it touches them, and answers ``moved``.
-"""
 _PATH: Final = 100
 """Maximum bytes of the path of a socket; operating systems allow 104 or 108."""
 _MOST: Final = 250
@@ -89,7 +84,7 @@ _BUFFERS: Final = (socket.SO_RCVBUF, socket.SO_SNDBUF)
 _LARGEST_SIZE: Final = (1 << 31) - 1
 """Bytes of a buffer that a system call takes; more would raise when the program has its turn."""
 Line = dict[str, Any]
-REQUEST: Final[Line] = {"take": VERSION, "revision": _REVISION}
+REQUEST: Final[Line] = {"take": VERSION}
 """The first line of a successor."""
 
 
@@ -301,31 +296,23 @@ async def _agree(channel: Channel, sockets: Part, states: States, patience: floa
         said = await channel.hear()
         if not said.get("up"):
             return "the next version has ended before it was up"
-        if isinstance(said.get("takes"), list):
-            try:
-                given = await states.suspend(said["takes"], items_of(said.get("connections")))
-            except NotAllowedError as error:
-                await channel.say({"failed": str(error)})
-                return str(error)
-            for part in given:
-                await channel.say(part.line, part.descriptors, part.body)
-            await channel.say({"states": len(given), "fresh": states.fresh})
-            said = await channel.hear()
-            if not said.get("taken"):
-                return str(said.get("refused", "the next version has ended with the states"))
+        wanted, servers = items_of(said.get("takes")), items_of(said.get("connections"))
+        try:
+            given = await states.suspend(wanted, servers)
+        except NotAllowedError as error:
+            await channel.say({"failed": str(error)})
+            return str(error)
+        for part in given:
+            await channel.say(part.line, part.descriptors, part.body)
+        await channel.say({"states": len(given), "fresh": states.fresh})
+        said = await channel.hear()
+        if not said.get("taken"):
+            return str(said.get("refused", "the next version has ended with the states"))
     if scope.cancelled_caught:
         with trio.move_on_after(_FAREWELL):
             await channel.say({"late": patience})
         return f"the next version was not up within {patience:g} s"
     return ""
-
-
-def is_exact(first: Line) -> bool:
-    """Whether the first line is that of a successor that ends the channel only with itself, has not
-    touched the connections of an open batch then, and says that all have arrived.
-    """
-    revision = first.get("revision")
-    return isinstance(revision, int) and revision >= _REVISION
 
 
 def items_of(value: object) -> list[object]:
@@ -335,8 +322,8 @@ def items_of(value: object) -> list[object]:
 
 def read_sizes(value: object, names: Iterable[str]) -> dict[str, dict[int, int]]:
     """The ``former_sizes`` in a line of the predecessor, of these sockets: the sizes of buffers
-    from before the first program, or 0 for the default of the system. An older predecessor tells
-    none, and a size that is none is left out: the socket keeps the size that is found.
+    from before the first program, or 0 for the default of the system. A size that is none is left
+    out: the socket keeps the size that is found.
     """
     told, found = value if isinstance(value, dict) else {}, dict[str, dict[int, int]]()
     for name in names:
@@ -351,7 +338,7 @@ def read_sizes(value: object, names: Iterable[str]) -> dict[str, dict[int, int]]
 
 async def _give_turn(channel: Channel, turn: int) -> Outcome:
     with trio.move_on_after(_TURN, shield=True):
-        await channel.say({"yours": True, "turn": True}, (turn,))
+        await channel.say({"yours": True}, (turn,))
         if (await channel.hear()).get("mine"):
             return Outcome(False)
         return Outcome(True, "the next version has ended before it has served")

@@ -11,8 +11,7 @@ The successor (`arriving_connections`) answers which connections have ``begun`` 
 and serves the first from then on. A predecessor that gets no answer takes the byte itself, and
 serves on; so the two never serve the same connection. If the successor has ended without an answer,
 the predecessor serves on, also without the byte: the successor has not touched the batch. When all
-have moved or stay, the successor says that they have ``arrived``: only then is the move over. An
-older successor serves before it answers, its batch is lost with it, and it does not say so.
+have moved or stay, the successor says that they have ``arrived``: only then is the move over.
 """
 
 import os
@@ -180,8 +179,6 @@ class LeavingConnections:
         resume: lets a suspended session go on.
         leave: lets a session forward its messages to the successor.
         flush: waits until the messages to moved processes are forwarded.
-        is_exact: the successor keeps the channel until it ends, answers a batch before it touches
-            its connections, and says that all have arrived. An older successor does none of this.
     """
 
     def __init__(
@@ -191,14 +188,12 @@ class LeavingConnections:
         resume: Callable[[Process], Awaitable[None]],
         leave: Callable[[int, Process], Awaitable[None]],
         flush: Callable[[], Awaitable[None]],
-        is_exact: bool,
     ) -> None:
         self._kernel = kernel
         self._give = give
         self._resume = resume
         self._leave = leave
         self._flush = flush
-        self._is_exact = is_exact
         self._drained: list[Listener] = []
         """The servers that accept no more since the successor does."""
         self._ready: list[_Moving] = []
@@ -248,11 +243,11 @@ class LeavingConnections:
             if left:
                 self.staying[_LATE] += len(left)
             is_said = await _say(channel, {"moved": self.moved})
-            if self._is_exact and is_said and not self.hangs:
+            if is_said and not self.hangs:
                 with trio.move_on_after(_ANSWER) as scope:
                     await self._is_over.wait()
                 self.hangs = _HANGS if scope.cancelled_caught else ""
-            self.are_lost = self._is_exact and (channel.has_ended or not is_said)
+            self.are_lost = channel.has_ended or not is_said
         except trio.Cancelled:
             self.hangs = self.hangs or _STOPPED
             raise
@@ -433,8 +428,7 @@ class LeavingConnections:
         staying, why = batch.staying, _REFUSED
         if staying is None:
             # A successor that has taken the turn serves, unless it has ended before its answer.
-            has_not_begun = self._is_exact and channel.has_ended
-            is_ours, why = take_turn(batch.turn) or has_not_begun, _NO_ANSWER
+            is_ours, why = take_turn(batch.turn) or channel.has_ended, _NO_ANSWER
             staying = [moving.number for moving in batch.members if is_ours]
         os.close(batch.turn)
         for moving in batch.members:

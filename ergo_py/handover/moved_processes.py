@@ -99,10 +99,9 @@ class Leaving:
 
     Args:
         kernel: the kernel of this program.
-        is_exact: see `LeavingConnections`.
     """
 
-    def __init__(self, kernel: Kernel, *, is_exact: bool) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._moving: dict[str | int, Process] = {}
         """The processes that are suspended, by name, and the sessions that have moved, by the
@@ -123,7 +122,6 @@ class Leaving:
             self._resume_one,
             self._leave_session,
             self._forward_waiting,
-            is_exact,
         )
         self.fresh: list[str] = []
         """The names of processes with a state that the successor does not take."""

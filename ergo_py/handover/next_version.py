@@ -63,12 +63,9 @@ class NextVersion:
             self._process.terminate()
             self.report({"failed": _STOPPED})
 
-    async def upgrade(
-        self, client: Channel, patience: float = PATIENCE, *, hears_news: bool
-    ) -> None:
-        """Start the next version, and tell a client how the hand-over ends; the news on the way,
-        too, if the client ``hears_news``. A client of an earlier release takes the first line after
-        ``started`` for the end: it gets the news with the end.
+    async def upgrade(self, client: Channel, patience: float = PATIENCE) -> None:
+        """Start the next version, and tell a client the news on the way, and how the hand-over
+        ends.
 
         Raises:
             OSError: the client has left. The next version goes on.
@@ -85,7 +82,7 @@ class NextVersion:
             self._tell = None
             await client.say({"failed": f"the next version cannot be started: {error}"})
             return
-        news, self._process = Line(), process
+        self._process = process
         try:
             if self._is_stopped:
                 self.stop()
@@ -96,20 +93,16 @@ class NextVersion:
                 with trio.move_on_after(patience):
                     outcome = await outcomes.receive()
                 while not outcome.keys() & {"done", "failed"}:
-                    if "begun" in outcome:
-                        pass  # no news: the wait has no limit from now on
-                    elif hears_news:
+                    if "begun" not in outcome:  # that only ends the limit of the wait
                         with suppress(OSError):  # the client has left
                             await client.say(outcome)
-                    else:
-                        news |= outcome
                     outcome = await outcomes.receive()
                 nursery.cancel_scope.cancel()
             if self._is_stopped:
                 outcome["ends"] = True
             elif "failed" in outcome:
                 await _end(process)  # else it would take over later, when no client expects it
-            await client.say(news | outcome)
+            await client.say(outcome)
         finally:
             self._tell = self._process = None
             if process.returncode is None:

@@ -28,7 +28,6 @@ from .channel import (
     Outcome,
     connect,
     hand_over,
-    is_exact,
     items_of,
     read_sizes,
     socket_path,
@@ -144,8 +143,7 @@ class Succession:
                 raise NotAllowedError(f"{self._goes_on}: {answer['failed']}")
             # It has ended, or handed over to another program: look for that one.
         raise NotAllowedError(
-            f"{self._goes_on}: it did not answer {_TRIES} requests; if its release of ergo_py "
-            "hands over in another way, stop it, and start this one"
+            f"{self._goes_on}: it did not answer {_TRIES} requests; stop it, and start this one"
         )
 
     def watch(self, node: Node, say: Callable[[], object]) -> Callable[[], None]:
@@ -257,7 +255,7 @@ class Succession:
                     break
         if "yours" in answer:
             turns = predecessor.take_descriptors()
-            if answer.get("turn") and not turns:
+            if not turns:
                 raise NotAllowedError(f"{goes_on}: this one has no descriptor left for its turn")
             if not _takes_turn(turns):
                 raise NotAllowedError(f"{goes_on}: this one did not take its turn in time")
@@ -376,9 +374,9 @@ class Succession:
             if "upgrade" in first:
                 # Not cancelled: `end` stops the next version, and its client hears so.
                 with suppress(OSError), trio.CancelScope(shield=True):  # the client has left
-                    await self._next.upgrade(channel, hears_news=bool(first.get("news")))
+                    await self._next.upgrade(channel)
                 return
-            leaving, is_done = Leaving(kernel_of(node), is_exact=is_exact(first)), trio.Event()
+            leaving, is_done = Leaving(kernel_of(node)), trio.Event()
             async with trio.open_nursery() as nursery:
                 try:
                     async with self._hands_over:
@@ -543,11 +541,9 @@ class Succession:
 
 
 def _takes_turn(turns: list[int]) -> bool:
-    """Whether this program serves from now on: the predecessor has not taken the turn back. An
-    older predecessor gives none.
-    """
+    """Whether this program serves from now on: the predecessor has not taken the turn back."""
     try:
-        return not turns or take_turn(turns[-1])
+        return take_turn(turns[-1])
     finally:
         for turn in turns:
             os.close(turn)

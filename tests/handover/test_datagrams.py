@@ -177,7 +177,7 @@ async def test_a_program_that_goes_on_after_its_successor_has_its_own_options_ag
 
 TOLD: dict[str, tuple[Any, int | None]] = {
     "a size": ({"news": {"8": 30_000}}, 60_000),
-    "an older release": (None, None),
+    "nothing": (None, None),
     "words": ({"news": {"8": "x", "y": 5}, 7: 7}, None),
     "no options": ({"news": 5}, None),
     "a number": (5, None),
@@ -229,7 +229,7 @@ async def test_a_successor_sets_a_buffer_back_as_its_predecessor_tells(
     await meet_predecessor(place, play, check, news([]))
 
 
-async def test_a_successor_of_an_older_release_gets_the_sizes_and_leaves_them_out(
+async def test_a_program_tells_its_successor_the_sizes_and_leaves_the_socket_to_it(
     udp: socket.socket, place: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pass_on(udp, monkeypatch)

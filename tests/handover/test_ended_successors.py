@@ -15,7 +15,7 @@ import trio
 from ergo_py import Drain
 from ergo_py._core.verbs.node_access import kernel_of
 from ergo_py.handover.arriving_connections import ArrivingConnections
-from ergo_py.handover.channel import REQUEST, Channel, Line, make_turn, take_turn
+from ergo_py.handover.channel import Channel, Line, make_turn, take_turn
 from ergo_py.handover.channel import connect as connect_to_program
 from ergo_py.handover.leaving_connections import LeavingConnections
 from ergo_py.handover.next_version import NextVersion
@@ -111,7 +111,7 @@ async def test_a_program_goes_on_with_all_that_an_ended_successor_has_not_answer
             assert await receive(peer, 14) == b"welcome\n1 Ann\n"
         channel = await connect_to_program("shop")
         assert channel is not None
-        await take_over(channel, [], first=REQUEST)
+        await take_over(channel, [])
         batches, lost = Batches(channel), set[int]()
         for number in range(1, answered + 1):
             turn, members = await batches.hear()
@@ -160,7 +160,7 @@ async def test_a_program_says_that_a_successor_hangs_with_all_connections(
         peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
-        await take_over(channel, [], first=REQUEST)
+        await take_over(channel, [])
         batches = Batches(channel)
         assert take_turn((await batches.hear())[0])
         await channel.say({"begun": 1, "stay": []})
@@ -183,7 +183,7 @@ async def test_a_program_that_has_given_its_states_away_ends_after_its_successor
         peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
-        await take_over(channel, ["counter"], first=REQUEST)
+        await take_over(channel, ["counter"])
         batches = Batches(channel)
         assert take_turn((await batches.hear())[0])
         batches.end()
@@ -217,7 +217,7 @@ async def succeed_and_end(late_move: trio.Event) -> None:
     channel = await connect_to_program("shop")
     assert channel is not None
     with closing(channel):
-        await take_over(channel, [], first=REQUEST)
+        await take_over(channel, [])
     late_move.set()
 
 
@@ -246,7 +246,7 @@ async def test_a_program_ends_after_its_successor_if_a_further_program_serves(
             sock = trio.socket.socket(trio.socket.AF_UNIX)
             await sock.connect(str(place / "former"))
             with closing(Channel(sock)) as channel:
-                await take_over(channel, [], first=REQUEST)
+                await take_over(channel, [])
                 further.bind(str(place / "shop.handover"))
                 further.listen()
             late_move.set()
@@ -288,7 +288,7 @@ async def test_a_websocket_goes_on_when_the_next_program_ends_with_its_turn(
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
-            await move_to(channel, REQUEST)
+            await move_to(channel)
             with batch_of(channel) as (turn, _):
                 assert take_turn(turn)
                 old.node.send(heard[0].connection, WS.Send("late"))
@@ -387,7 +387,7 @@ async def test_answers_count_when_no_descriptor_is_left_for_the_next_batch(
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
-            await move_to(channel, REQUEST)
+            await move_to(channel)
             with batch_of(channel) as (turn, _):
                 assert take_turn(turn)
             await failed.wait()

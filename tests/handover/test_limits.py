@@ -35,6 +35,7 @@ from tests.handover.test_moved_connections import (
     Waiting,
     connect,
     door,
+    end_move,
     greeted,
     move_to,
     own_sockets,
@@ -186,6 +187,7 @@ async def test_a_slow_move_of_connections_is_reported_each_second(
             for number in 1, 2:
                 await trio.sleep(1.1)  # virtual
                 await channel.say({"begun": number, "stay": []})
+            await end_move(channel, 2)
             await old.has_ended.wait()
         for descriptor in channel.take_descriptors():
             os.close(descriptor)
@@ -269,7 +271,7 @@ async def test_the_old_program_ends_when_no_message_is_read_for_5_s(
         assert channel is not None
         with closing(channel):
             await take_over(channel, ["counter"])
-            assert "moved" in await channel.hear()
+            await end_move(channel, 0)
             await begun.wait()
             for _ in range(3):  # each is more than a socket takes at once
                 old.node.send("counter", bytes(5_000_000))
@@ -305,7 +307,7 @@ async def test_no_connection_begins_to_move_after_the_time_of_all_batches(
             await move_to(channel)
             await trio.sleep(9)
             await channel.say({"begun": 1, "stay": []})
-            assert "moved" in await channel.hear()
+            await end_move(channel, 1)
             go_on.set()
             for peer in peers:
                 await peer.aclose()
@@ -363,7 +365,7 @@ async def test_a_session_that_ends_while_its_batch_waits_costs_no_other_session(
             assert len(batch["connections"]) == 2
             await channel.say({"begun": 1, "stay": []})
             assert (await channel.hear())["closes"]
-            assert await channel.hear() == {"moved": 2}
+            await end_move(channel, 2)
         for peer in peers:
             await peer.aclose()
 
@@ -435,8 +437,8 @@ async def test_a_session_that_a_person_has_suspended_stays_suspended(
 ) -> None:
     async with visited(place) as (old, (session, _), _, channel):
         await old.node.suspend(session)
-        assert await move_to(channel) == {}
-        channel.close()
+        assert await move_to(channel) == {}  # it stays
+        await channel.say({"arrived": True})
         await trio.testing.wait_all_tasks_blocked()
         assert await old.node.resume(session)
 
@@ -460,7 +462,7 @@ async def test_a_connection_that_ends_during_its_move_ends_in_the_next_program(
             os.read(peer.socket.fileno(), 1)  # the old program leaves the socket alone
         await channel.say({"begun": 1, "stay": []})
         assert await channel.hear() == {"late": 1, "closes": True, "body": b""}
-        assert await channel.hear() == {"moved": 1}
+        await end_move(channel, 1)
         await old.has_ended.wait()
 
 
@@ -487,6 +489,7 @@ async def test_a_connection_with_waiting_callers_stays(place: Path, autojump_clo
             nursery.start_soon(send, 800_000)
             await trio.testing.wait_all_tasks_blocked()
             assert await move_to(channel) == {}  # it stays
+            await channel.say({"arrived": True})
             await receive(peer, 800_000)
         assert sizes == [800_000]
 
@@ -519,7 +522,7 @@ async def test_a_program_without_a_descriptor_for_a_successor_tries_again(
             await sock.connect(str(place / "shop.handover"))
             await trio.sleep(5)  # virtual
         with closing(Channel(sock)) as channel:
-            await channel.say({"take": 1})
+            await channel.say(REQUEST)
             assert await channel.hear() == {"sockets": []}
         assert "a successor cannot be accepted" in {record.event for record in old.log}
 
@@ -555,7 +558,7 @@ async def test_a_successor_that_fails_at_its_turn_ends(
         if lost == "file":
             await act_as_predecessor(channel, "yours")
         else:
-            await channel.say({"yours": True, "turn": True})
+            await channel.say({"yours": True})
         assert await channel.hear() == {}
 
     async def check(new: Any) -> None:
@@ -720,15 +723,14 @@ async def test_a_batch_has_as_many_connections_as_there_are_descriptors(
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
-            await take_over(channel, [], first=REQUEST)
+            await take_over(channel, [])
             batches = Batches(channel)
             if copies:
                 turn, numbers = await batches.hear()
                 assert take_turn(turn)
                 await channel.say({"begun": 1, "stay": []})
                 assert len(numbers) == 1
-            assert await channel.hear() == {"moved": copies}
-            await channel.say({"arrived": True})
+            await end_move(channel, copies)
             for peer in peers[copies:]:
                 await peer.send_all(b"Ann\n")
                 assert await receive(peer, 6) == b"1 Ann\n"
@@ -782,7 +784,7 @@ async def test_a_connection_that_ends_before_its_batch_costs_no_other_connection
             go_on.set()
             assert len((await channel.hear())["connections"]) == 1
             await channel.say({"begun": 1, "stay": []})
-            assert await channel.hear() == {"moved": 1}
+            await end_move(channel, 1)
         for peer in peers:
             await peer.aclose()
 

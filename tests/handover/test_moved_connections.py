@@ -35,9 +35,6 @@ from tests.support import loopback_of_this_program
 
 __all__ = ["place"]
 
-OLDER: Line = {"take": 1}
-"""The first line of a successor that serves the connections of a batch before it answers."""
-
 
 @pytest.fixture(autouse=True)
 def own_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,11 +395,11 @@ async def test_a_connection_goes_on_when_the_next_program_refuses_a_state(
         await peer.aclose()
 
 
-async def move_to(channel: Channel, first: Line = OLDER) -> dict[str, Any]:
+async def move_to(channel: Channel) -> dict[str, Any]:
     """Play a successor that takes over, up to the first batch of connections. Returns its line;
     empty if there is none.
     """
-    await take_over(channel, [], first=first)
+    await take_over(channel, [])
     line = await channel.hear()
     return line if "batch" in line else {}
 
@@ -413,16 +410,12 @@ async def succeed(channel: Channel) -> None:
 
 
 async def take_over(
-    channel: Channel,
-    names: list[str],
-    before: Callable[[], object] = list,
-    *,
-    first: Line = OLDER,
+    channel: Channel, names: list[str], before: Callable[[], object] = list
 ) -> None:
     """Play a successor that takes over, with the states of these processes. ``before`` acts when
     they are suspended.
     """
-    await channel.say(first)
+    await channel.say(REQUEST)
     await channel.hear()
     await channel.say({"up": True, "takes": names, "connections": ["door"]})
     for name in names:
@@ -436,6 +429,12 @@ async def take_over(
     for descriptor in (*listening, turn):
         os.close(descriptor)
     await channel.say({"mine": True})
+
+
+async def end_move(channel: Channel, moved: int) -> None:
+    """Hear how many connections have moved, and say that all have arrived."""
+    assert await channel.hear() == {"moved": moved}
+    await channel.say({"arrived": True})
 
 
 @contextmanager
@@ -478,25 +477,18 @@ async def test_a_connection_goes_on_when_the_next_program_is_killed_or_hangs_wit
         await peer.aclose()
 
 
-@pytest.mark.parametrize(
-    "first, hangs",
-    [(OLDER, False), (OLDER, True), (REQUEST, True)],
-    ids=["older-killed", "older-hangs", "hangs"],
-)
 async def test_the_old_program_lets_go_of_a_batch_with_a_taken_turn(
-    first: Line, hangs: bool, place: Path, autojump_clock: Any
+    place: Path, autojump_clock: Any
 ) -> None:
     async with old_program(door(Visitor, unix=place), limit=inf) as (old, _):
         peer = await greeted(place)
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
-            await move_to(channel, first)
+            await move_to(channel)
             with batch_of(channel) as (turn, _):
                 assert take_turn(turn)
                 await peer.send_all(b"Ann\n")
-                if not hangs:
-                    channel.close()
                 await old.has_ended.wait()
                 assert take_at_once(peer) == b""
         await peer.aclose()
@@ -524,6 +516,7 @@ async def test_the_old_program_leaves_the_socket_alone_and_forwards_late_bytes(
             await trio.testing.wait_all_tasks_blocked()
             await channel.say({"begun": 1, "stay": []})
             assert await channel.hear() == {"late": 1, "closes": True, "body": b"late\n"}
+            await end_move(channel, 1)
             await old.has_ended.wait()
 
             async with trio.SocketStream(
@@ -578,7 +571,7 @@ async def test_bytes_for_a_moved_connection_are_forwarded_until_all_have_moved(
                 late = {"late": number, "closes": False, "body": b"late" + bytes(3)}
                 assert await channel.hear() == late
             assert answers == [3]
-            assert await channel.hear() == {"moved": 2}
+            await end_move(channel, 2)
             assert await channel.hear() == {"late": number, "closes": True, "body": b"last"}
             await old.has_ended.wait()
             assert old.log == []
@@ -613,7 +606,7 @@ async def test_bytes_behind_a_slow_peer_and_in_the_turn_of_the_move_are_forwarde
             await trio.testing.wait_all_tasks_blocked()
             await channel.say({"begun": 1, "stay": []})
             assert await channel.hear() == {"late": 1, "closes": False, "body": b"0\n1\n2\n"}
-            assert await channel.hear() == {"moved": 1}
+            await end_move(channel, 1)
             assert await channel.hear() == {"late": 1, "closes": True, "body": b"last\n"}
             await old.has_ended.wait()
         await peer.aclose()
@@ -655,7 +648,7 @@ async def test_a_session_moves_after_the_messages_that_it_has_sent(
         assert channel is not None
         with closing(channel):
             for line in (
-                {"take": 1},
+                REQUEST,
                 {"up": True, "takes": ["counter"], "connections": ["door"]},
                 {"taken": True},
                 {"mine": True},
@@ -954,7 +947,7 @@ async def test_a_program_hands_over_when_all_connections_of_its_predecessor_have
         channel = await connect_to_program("shop")
         assert channel is not None
         with closing(channel):
-            await channel.say({"take": 1})
+            await channel.say(REQUEST)
             asked.set()
             answers.extend(await channel.hear())
 

@@ -28,7 +28,7 @@ from ergo_py import (
     TargetDownError,
     Threads,
 )
-from ergo_py.handover.channel import Channel
+from ergo_py.handover.channel import REQUEST, Channel
 from ergo_py.handover.forwarder import Link
 from ergo_py.handover.moved_processes import Leaving
 from ergo_py.handover.succession import Succession
@@ -475,7 +475,7 @@ async def test_a_program_may_take_the_states_of_thousands_of_processes(place: Pa
         with closing(Channel(sock)) as channel:
             takes = ["counter", *(f"counter {number:030}" for number in range(6_000))]
             heard = []
-            for line in ({"take": 1}, {"up": True, "takes": takes}):
+            for line in (REQUEST, {"up": True, "takes": takes}):
                 await channel.say(line)
                 heard.append(await channel.hear())
         assert heard == [{"sockets": []}, {"state": "counter", "body": b"\x05"}]

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from ergo_py import ChildSpec, NotAllowedError
-from ergo_py.handover.channel import Channel, connect, take_turn
+from ergo_py.handover.channel import REQUEST, Channel, connect, take_turn
 from tests.handover.test_moved_processes import counter, old_program, run_program
 from tests.handover.test_succession import place
 
@@ -31,7 +31,7 @@ PREDECESSOR = ["take", "sockets", "up", "state", "states", "taken", "yours", "mi
 async def act_as_successor(channel: Channel, act: str) -> None:
     match act:
         case "take":
-            await channel.say({"take": 1})
+            await channel.say(REQUEST)
         case "up":
             await channel.say({"up": True, "takes": ["counter", "unknown"]})
         case "taken" | "mine":
@@ -78,7 +78,10 @@ async def test_a_program_goes_on_unless_its_successor_has_taken_its_turn(
                     assert not takes_turn(channel)
         if SUCCESSOR[acts:] == [] or (hangs and SUCCESSOR[acts:] == ["mine"]):
             await old.has_ended.wait()
-            told = ["the next version hangs"] if SUCCESSOR[acts:] else []
+            if SUCCESSOR[acts:]:
+                told = ["the next version hangs"]
+            else:  # a state has moved, and has ended with the successor
+                told = [] if hangs else ["the hand-over has failed"]
             assert [record.event for record in old.log] == told
             return
 

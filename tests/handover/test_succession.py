@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import trio
 
 from ergo_py import Actor, Node, NotAllowedError
 from ergo_py.errors import ControlSocketError
-from ergo_py.handover.channel import REQUEST, Channel, Part, connect, hand_over
+from ergo_py.handover.channel import REQUEST, Channel, Part, connect, hand_over, make_turn
 from ergo_py.handover.next_version import NextVersion
 from ergo_py.handover.succession import Succession
 from ergo_py.meta import TCP, TCPServer, UDPServer
@@ -80,8 +79,8 @@ def channels() -> tuple[Channel, Channel]:
     return Channel(ours), Channel(theirs)
 
 
-STEPS: list[dict[str, object]] = [{"take": 1}, {"up": True}, {"mine": True}]
-"""The lines of a successor without processes that take a state, as older versions say them."""
+STEPS: list[dict[str, object]] = [REQUEST, {"up": True}, {"taken": True}, {"mine": True}]
+"""The lines of a successor without processes that take a state, up to its turn."""
 
 
 class NoStates:
@@ -170,7 +169,11 @@ async def test_a_successor_goes_on_without_its_predecessor(
             heard.append(await channel.hear())
         if steps == 2:
             assert named.is_held
-            await channel.say({"yours": True})
+            await channel.say({"states": 0, "fresh": []})
+            heard.append(await channel.hear())
+            turn = make_turn()
+            await channel.say({"yours": True}, (turn,))
+            os.close(turn)
             heard.append(await channel.hear())
             assert not named.is_held
 
@@ -186,7 +189,7 @@ async def test_a_successor_goes_on_without_its_predecessor(
                 await succession.end()
 
     up = {"up": True, "takes": [], "connections": []}
-    assert heard == [REQUEST, up, STEPS[2]][: 1 if not steps else steps + 1]
+    assert heard == [REQUEST, up, *STEPS[2:]][: (1, 2, 4)[steps]]
     assert not (place / FILE).exists() or not steps
 
 
@@ -235,6 +238,9 @@ async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
                     break
                 (place / "next").touch()
                 (place / "next").rename(place / FILE)
+            else:
+                await channel.say({"arrived": True})
+                assert await channel.hear() == {}  # it keeps the channel until the program ends
 
     async with trio.open_nursery() as nursery, running_node() as node:
         try:
@@ -246,15 +252,15 @@ async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
         finally:
             await succession.end()
 
-    assert heard[-3:] == [{"sockets": ["echo"]}, {"yours": True, "turn": True}, {"moved": 0}]
-    assert {} in heard[:-3] or len(heard) == 3
+    states = {"states": 0, "fresh": []}
+    assert heard[-4:] == [{"sockets": ["echo"]}, states, {"yours": True}, {"moved": 0}]
+    assert {} in heard[:-4] or len(heard) == 4
     assert (place / FILE).exists()
     os.close(named.to_hand_over()["echo"])
 
 
-@pytest.mark.parametrize("wish", [{}, {"news": True}], ids=["former", "news"])
-async def test_a_client_gets_the_news_of_an_upgrade_with_its_end_unless_it_asks_for_them(
-    wish: dict[str, bool], place: Path, named: InheritedSockets, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_gets_the_news_of_an_upgrade_before_its_end(
+    place: Path, named: InheritedSockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["sleep", "1000"])  # the test plays the next version
     succession, heard = Succession("shop", named), list[dict[str, Any]]()
@@ -267,11 +273,12 @@ async def test_a_client_gets_the_news_of_an_upgrade_with_its_end_unless_it_asks_
             assert client is not None
             assert successor is not None
             with closing(client), closing(successor):
-                await client.say({"upgrade": 1, **wish})
+                await client.say({"upgrade": 1})
                 heard.append(await client.hear())
                 for line in STEPS:
                     await successor.say(line)
                     await successor.hear()
+                await successor.say({"arrived": True})
                 while "done" not in heard[-1]:
                     heard.append(await client.hear())
             await trio.sleep_forever()
@@ -283,11 +290,7 @@ async def test_a_client_gets_the_news_of_an_upgrade_with_its_end_unless_it_asks_
     await trio.to_thread.run_sync(os.waitpid, started["started"], 0)
     sockets: dict[str, Any] = {"sockets": ["echo"], "states": [], "fresh": []}
     done: dict[str, Any] = {"done": True, "connections": 0, "staying": {}, "hangs": ""}
-    if wish:
-        assert (news[0], news[-1]) == (sockets, done)
-    else:
-        (end,) = news
-        assert {**end, **sockets, **done} == end
+    assert (news[0], news[-1]) == (sockets, done)
     os.close(named.to_hand_over()["echo"])
 
 
@@ -521,38 +524,27 @@ def test_an_upgrade_without_a_running_program_says_how_to_start_it(
         assert advice("shopp") == "did you mean 'shop'?\n"
 
 
-OLDER = b'{"started": 7}\n{"done": true, "sockets": ["echo"], "hangs": "it hangs"}\n'
 NEWS = [
     {"started": 7},
     {"sockets": ["echo", "web"], "states": ["visits"], "fresh": ["total"]},
     {"moving": 4000, "of": 9000},
     {"done": True, "connections": 8990, "staying": {"busy": 9, "HTTP": 1}, "hangs": "it hangs"},
 ]
-STARTED = "the next version has started: process N"
+
+TEXTS = [
+    "the next version has started: process N",
+    "listening sockets handed over: echo, web",
+    "states handed over: visits",
+    "states not taken, since the next version has no process of this name with take_over: total",
+    "connections under way: 4000 of 9000 handed over",
+    "connections handed over: 8990",
+    "connections that the old version serves to their end: 1 (HTTP), 9 (busy)",
+]
+"""The lines of ``ergo upgrade`` for these news."""
 
 
-@pytest.mark.parametrize(
-    "answers, news",
-    [
-        (OLDER, [STARTED, "listening sockets handed over: echo"]),
-        (
-            b"".join(b"%s\n" % json.dumps(line).encode() for line in NEWS),
-            [
-                STARTED,
-                "listening sockets handed over: echo, web",
-                "states handed over: visits",
-                "states not taken, since the next version has no process of this name with "
-                "take_over: total",
-                "connections under way: 4000 of 9000 handed over",
-                "connections handed over: 8990",
-                "connections that the old version serves to their end: 1 (HTTP), 9 (busy)",
-            ],
-        ),
-    ],
-    ids=["older", "moving"],
-)
 def test_an_upgrade_to_a_version_that_hangs_after_its_turn_says_so(
-    answers: bytes, news: list[str], place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket(socket.AF_UNIX) as program:
         program.bind(str(place / FILE))
@@ -562,14 +554,14 @@ def test_an_upgrade_to_a_version_that_hangs_after_its_turn_says_so(
             peer, _ = program.accept()
             with peer:
                 peer.recv(1000)
-                peer.sendall(answers)
+                peer.sendall(b"".join(b"%s\n" % json.dumps(line).encode() for line in NEWS))
 
         answering = threading.Thread(target=answer)
         answering.start()
         assert ergo(["upgrade", "shop"]) == Status.FAILED
         answering.join()
     said = capsys.readouterr()
-    assert without_numbers(said.out) == "".join(f"  N s  {line}\n" for line in news)
+    assert without_numbers(said.out) == "".join(f"  N s  {line}\n" for line in TEXTS)
     assert said.err == (
         "ergo: it hangs, and the old version finishes its open work; kill the next version if it "
         "still runs, and start the program again when the old version has ended\n"
@@ -584,13 +576,11 @@ def test_a_name_with_too_long_a_path_of_its_socket_is_refused(
 
 
 @asynccontextmanager
-async def upgrade(
-    version: NextVersion, patience: float, *, hears_news: bool = True
-) -> AsyncIterator[Channel]:
+async def upgrade(version: NextVersion, patience: float) -> AsyncIterator[Channel]:
     """The channel of a client that has asked for an upgrade."""
     ours, theirs = channels()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(version.upgrade, ours, patience, hears_news=hears_news))
+        nursery.start_soon(version.upgrade, ours, patience)
         yield theirs
     ours.close()
     theirs.close()
@@ -732,7 +722,7 @@ async def test_a_program_of_another_protocol_is_refused_before_anything_moves(
 async def test_a_program_does_not_start_beside_a_program_that_never_answers(
     place: Path, named: InheritedSockets
 ) -> None:
-    """A release that knows no other protocol closes the connection without a word."""
+    """It closes each connection without a word."""
     waiting = trio.socket.socket(socket.AF_UNIX)
     await waiting.bind(str(place / FILE))
     waiting.listen(1)

@@ -39,7 +39,7 @@ async def _upgrade(name: str) -> None:
     line, began, process = Line(), trio.current_time(), 0
     with closing(channel):
         with suppress(OSError):  # the program has ended
-            await channel.say({"upgrade": 1, "news": True})
+            await channel.say({"upgrade": 1})
         while not line.keys() & {"done", "failed"} and (line := await _hear(channel)):
             process = line.get("started", process)
             for text in _news(line):
@@ -54,10 +54,7 @@ async def _upgrade(name: str) -> None:
             f"{process}, goes on with all that it has got",
         )
     if "done" not in line:
-        raise Leave(
-            Status.NO_ANSWER,
-            f"the running program {name!r} has ended, or its version has no `ergo upgrade`",
-        )
+        raise Leave(Status.NO_ANSWER, f"the running program {name!r} has ended")
     if hangs := line.get("hangs"):
         raise Leave(
             Status.FAILED,
@@ -84,7 +81,7 @@ async def _hear(channel: Channel) -> Line:
 
 
 def _news(line: Line) -> Iterator[str]:
-    """The news in a line of the running program. Older programs send all news at the end."""
+    """The news in a line of the running program."""
     if "started" in line:
         yield f"the next version has started: process {line['started']}"
     if "moving" in line:
