@@ -13,6 +13,8 @@ __all__ = ["Place", "ShardMap", "shard_of"]
 
 _MOST: Final = 2**62
 """Versions and tokens are smaller: those of later maps can still travel and be stored."""
+_UNHEARD: Final = 1000
+"""How many more versions than the hosts that were heard another host may know."""
 
 
 def shard_of(address: Address, count: int) -> int:
@@ -129,14 +131,20 @@ class ShardMap(NamedTuple):
         return ShardMap(self.version + 1, last, tuple(places))
 
     def ahead_of(self, version: int) -> "ShardMap":
-        """The same places in a map that is newer than ``version``, if this map is older: the store
+        """The same hosts in a map that is newer than ``version``, if this map is older: the store
         has gone back to a backup. No token of the lost maps is given again: each map has at most
-        a new token for each shard.
+        a new token for each shard. And each shard gets a new token: the store may have forgotten
+        the claim of the host that had the shard last, and must refuse its writes.
         """
-        lost = version - self.version
-        if lost <= 0:
+        if version <= self.version:
             return self
-        return ShardMap(version + 1, self.last + lost * len(self.places), self.places)
+        newer = version + _UNHEARD
+        first = self.last + (newer - self.version) * len(self.places) + 1
+        places = tuple(
+            None if each is None else Place(each.host, first + shard)
+            for shard, each in enumerate(self.places)
+        )
+        return ShardMap(newer + 1, first + len(places) - 1, places)
 
     def excess(
         self, hosts: Iterable[PID], leaving: Collection[PID]
