@@ -117,7 +117,8 @@ class Host:
         """Hosts that cannot be reached at the moment: messages wait for another map."""
         self._watched: set[PID] = set()
         """Hosts that this process monitors."""
-        self._is_draining = False
+        # Also for a keeper that restarts: nobody asks it to drain again.
+        self._is_draining = self._process.kernel.draining
         self._has_others = True
         self._may_leave = False
         """The keeper of the map has said that all hosts know of no shard here."""
@@ -219,14 +220,15 @@ class Host:
             needed, tokens = {**self._needed}, self._unknown_tokens()
             # A host that knows no version gets the whole map, which settles all doubts.
             version = 0 if needed or tokens else self._map.version
-            hello = (ENTITY, "hello", version, released, is_leaving)
+            hello = (ENTITY, "hello", version, released, is_leaving, self.count)
             answer = await self._keeper.call(keeper, hello, timeout=_PAUSE * 2)
             newest, has_others = _answer_of(answer)
         except (CallError, StoreError):
             return  # the next hello finds another keeper
         except Exception as error:
-            # An older or newer program keeps the map, and refuses by any error. This host keeps the
-            # shards that it has, until another node keeps the map.
+            # An older or newer program keeps the map, and refuses by any error, or this program has
+            # another number of shards. This host keeps the shards that it has, until another node
+            # keeps the map.
             self._drop("an answer of the keeper of the map of shards is dropped", error)
             return
         # A host may have joined since an answer from before the drain.
@@ -236,9 +238,15 @@ class Host:
             self._doubt(newest, needed, tokens)
 
     def _unknown_tokens(self) -> dict[int, int]:
-        """The tokens in messages between entities that are newer than the map."""
-        last = self._map.last
-        return {shard: token for shard, token in self._tokens.items() if token > last}
+        """The tokens in messages between entities that are newer than those of the map. Of the same
+        shard: all of them are below the last token that was given to any.
+        """
+        return {shard: token for shard, token in self._tokens.items() if token > self._token(shard)}
+
+    def _token(self, shard: int) -> int:
+        """The token of a shard in the map; 0 without a host."""
+        place = self._map.places[shard]
+        return 0 if place is None else place.token
 
     def _doubt(self, newest: ShardMap, needed: dict[int, int], tokens: dict[int, int]) -> None:
         """Forget versions and tokens that the keeper of the map does not know, although it was
@@ -255,7 +263,7 @@ class Host:
         if doubted:
             self._pass_all(doubted)
         for shard, token in tokens.items():
-            if token > newest.last and self._tokens.get(shard) == token:
+            if token > self._token(shard) and self._tokens.get(shard) == token:
                 del self._tokens[shard]
 
     def learn(self, found: ShardMap) -> None:
@@ -266,9 +274,9 @@ class Host:
         self._bell.set()  # the keeper waits until all hosts have a map without a host that drains
         own = dict(found.shards_of(self._process.id))
         for shard, place in enumerate(found.places):
-            token = 0 if place is None else place.token
-            if shard in self._held and token > self._held[shard]:
+            if shard in self._held and place is not None and place.host != self._process.id:
                 self._lose(shard)
+            token = 0 if place is None else place.token
             if token > self._released.get(shard, token):
                 del self._released[shard]
         self._wanted = {
@@ -315,7 +323,7 @@ class Host:
         """Claim the shards that the map gives to this host. Their entities can wake then."""
         for shard, token in list(self._wanted.items()):
             if shard in self._held:
-                self._leave(shard)  # a map from a backup has given it under an older token
+                self._leave(shard)  # after a backup the map gives it under another token
                 self.note_ended()
             if shard in self._leaving or self._wanted.get(shard) != token:
                 continue
@@ -330,6 +338,7 @@ class Host:
             if self._wanted.get(shard) == token:
                 del self._wanted[shard]
                 self._held[shard] = token
+                self._released.pop(shard, None)  # under an earlier token
                 self._keeping.look_again()
                 self._pass_all({shard})
 
@@ -552,8 +561,7 @@ class Host:
         """
         if not 0 <= shard < self.count:
             return False
-        place = self._map.places[shard]
-        known = max(self._tokens.get(shard, 0), 0 if place is None else place.token)
+        known = max(self._tokens.get(shard, 0), self._token(shard))
         if token >= known:
             self._tokens[shard] = token
         return token >= known

@@ -26,6 +26,10 @@ _PAUSE: Final = 1.0
 """Seconds between two looks at the hosts. A host says hello as often."""
 _SILENT: Final = 3.0
 """Seconds after which a host that says nothing gets no shards."""
+_FAR: Final = 2**30
+"""How far a host can be ahead of the map of this keeper, which was put back from a backup. A map
+gets ahead of the version that a host tells, and numbers that are too large could not be read again.
+"""
 
 
 def map_address(name: str) -> Address:
@@ -52,10 +56,14 @@ class _Host:
         self.heard = trio.current_time()
         self.version = 0
         """The version of its map."""
+        self.count: int | None = None
+        """The number of shards of its program. An older program does not tell it."""
         self.released: list[tuple[int, int]] = []
         self.is_leaving = False
         self.is_silent = True
-        """It has said nothing yet, or not for a while, or its process cannot be reached."""
+        """It has said nothing yet, or not for a while, or its process cannot be reached, or its
+        program has another number of shards.
+        """
 
 
 class MapKeeper(Actor):
@@ -99,11 +107,14 @@ class MapKeeper(Actor):
         shards.
         """
         match request:
-            case (str(tag), "hello", int(version), [*released], is_leaving, *_) if tag == ENTITY:
-                pid = caller.pid
+            case (str(tag), "hello", int(version), [*released], is_leaving, *more) if tag == ENTITY:
+                pid, claims = caller.pid, list(map(_claim_of, released))
                 if not isinstance(pid, PID):
                     raise Reject(ValueError("only a host says hello"))
-                self._hear(pid, version, list(map(_claim_of, released)), bool(is_leaving))
+                if version > self._map.version + _FAR:
+                    raise Reject(ValueError(f"{version} is not the version of a map of shards"))
+                self._hear(pid, version, claims, bool(is_leaving))
+                self._check_count(pid, more)
                 has_others = self._is_new() or any(
                     each != pid and not host.is_leaving and not host.is_silent
                     for each, host in self._hosts.items()
@@ -111,6 +122,25 @@ class MapKeeper(Actor):
                 is_known = not self._is_loaded or version >= self._map.version
                 return (None if is_known else self._map.to_wire()), has_others
         raise Reject(ValueError("the keeper of a map of shards answers hosts only"))
+
+    def _check_count(self, pid: PID, more: list[object]) -> None:
+        """Check the number of shards of a host that was heard: its predecessor has ended, also if
+        this one gets none.
+        """
+        host = self._hosts[pid]
+        match more:
+            case [int(count), *_]:
+                host.count = count
+        if self._is_loaded and host.count not in {None, self._count}:
+            host.is_silent = True
+            self.send(pid, (ENTITY, "leave"))  # if it drains: it has no shards
+            raise Reject(
+                ValueError(
+                    f"the program of {pid.node} says shards={host.count}, and the map of the "
+                    f"entities {self._name!r} has {self._count} shards: this node gets none. The "
+                    f"number cannot change: write shards={self._count}"
+                )
+            )
 
     def _is_new(self) -> bool:
         """Whether this keeper may not have heard of all hosts yet."""
@@ -174,11 +204,11 @@ class MapKeeper(Actor):
             self._map, self._row = ShardMap.new(self._count), 0
         else:
             self._map, self._row = self._decoded(row.record), row.version
-        if len(self._map.places) != self._count:
-            raise EntityStoreError(
-                f"the entities {self._name!r} have {len(self._map.places)} shards, and this "
-                f"program says shards={self._count}; the number cannot change"
-            )
+        # That of the map counts, also if the program of this node says another number.
+        self._count = len(self._map.places)
+        for host in self._hosts.values():
+            if host.count not in {None, self._count}:
+                host.is_silent = True
         for pid in self._map.hosts():
             if not any(each.node == pid.node for each in self._hosts):
                 self._hosts[pid] = _Host()

@@ -15,11 +15,13 @@ from ergo_py import (
     ChildSpec,
     ErgoError,
     InitError,
+    LogRecord,
     Name,
     Node,
     Normal,
     Reject,
     Request,
+    Shutdown,
     TargetDownError,
     Threads,
     ask,
@@ -39,6 +41,7 @@ from ergo_py.errors import ServiceBusyError
 from ergo_py.methods import cast
 from ergo_py.network import RemoteError
 from ergo_py.network.messages.message_types import MessageTypes
+from ergo_py.supervision.handle import SupervisorHandle
 from ergo_py.testing import World, simulated
 from ergo_py.testing.world.node import WorldNode
 from tests.dispatched import Doer
@@ -719,3 +722,159 @@ async def test_a_map_from_a_backup_takes_a_shard_from_its_host_and_gives_it_back
     assert first.node.whereis("entities") == entities
     assert host.held().keys() == before.keys()
     assert [await add(first, key) for key in keys] == [2] * len(keys)
+
+
+@simulated(seeds=1)
+async def test_a_keeper_that_restarts_on_a_draining_node_takes_no_shards(world: World) -> None:
+    one, other = nodes = await start_nodes(world, MemoryStore(), 2)
+    await wait_balanced(nodes)
+    keeper = one.node.whereis("entities")
+    assert keeper is not None
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.run, lambda node: node.drain(timeout=30.0))
+        await trio.sleep(0.001)
+        one.node.kill(keeper)
+    await trio.sleep(20)
+
+    assert one.node.whereis("entities") not in (None, keeper)
+    assert host_of(one.node, Counting).held() == {}
+    assert len(host_of(other.node, Counting).held()) == SHARDS
+    assert [await add(one, key) for key in KEYS] == [1] * len(KEYS)
+
+
+class LogKeeper(Actor):
+    """Keeps what is logged."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def handle_log(self, record: LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append(str(record.fields.get("error")))
+
+
+@simulated(seeds=1)
+async def test_a_node_with_another_number_of_shards_gets_none_and_leaves_the_map_whole(
+    world: World,
+) -> None:
+    store, counts, lines = MemoryStore(), {"c@world": SHARDS + 2}, list[str]()
+    supervisors: dict[str, SupervisorHandle] = {}
+
+    async def start(node: Node) -> None:
+        node.add_logger(await node.spawn(LogKeeper, lines), "warning")
+        shards = counts.get(node.name, SHARDS)
+        spec = Entities.spec(store, [Counting, Broken], types=TYPES, shards=shards, lease=LEASE)
+        child = ChildSpec("entities", spec)
+        supervisors[node.name] = await node.supervise([child], intensity=1000)
+
+    async def stop(node: Node) -> None:
+        node.send_exit(supervisors[node.name].pid, Shutdown("another number"))
+        await node.wait_ended(supervisors[node.name].pid)
+
+    one, other = nodes = await world.start(2, start, types=TYPES)
+    await wait_balanced(nodes)
+    [strange] = await world.start(1, start)
+    await trio.sleep(20)
+    await wait_balanced(nodes)
+    assert host_of(strange.node, Counting).held() == {}
+    (line,) = [each for each in lines if "shards=8" in each]
+    assert line == (
+        "the program of c@world says shards=8, and the map of the entities 'entities' has 6 "
+        "shards: this node gets none. The number cannot change: write shards=6"
+    )
+
+    # A node of the map that comes back with the other number has ended for the map.
+    counts[one.name] = SHARDS + 2
+    await one.run(stop)
+    await one.run(start)
+    await wait_balanced([other])
+    assert host_of(one.node, Counting).held() == {}
+
+    # The map is kept by a node with the other number.
+    await other.run(stop)
+    await trio.sleep(20)
+    assert any(host_of(each.node, Counting).has_map for each in (one, strange))
+    await other.run(start)
+    await wait_balanced([other])
+    assert await add(other, "it", timeout=30) == 1
+    assert not await strange.run(lambda node: node.drain(timeout=30.0))
+
+
+@simulated(seeds=1)
+async def test_a_version_that_no_host_has_does_not_damage_the_map(world: World) -> None:
+    store = MemoryStore()
+    nodes = await start_nodes(world, store, 2)
+    await wait_balanced(nodes)
+    (keeper,) = [found for each in nodes if (found := each.node.whereis("entities.map"))]
+    before, answers = store.rows[map_address("entities")], list[str]()
+
+    for version in (2**31, 2**60, NEVER - 2, NEVER):
+        speaker = await nodes[1].node.spawn(Speaker)
+        try:
+            await nodes[1].node.call(speaker, (keeper, version, False))
+        except TargetDownError as error:
+            answers.append(str(error))
+        await trio.sleep(1)
+    await trio.sleep(5)
+
+    assert store.rows[map_address("entities")] == before
+    assert len([each for each in answers if "is not the version of a map of shards" in each]) == 4
+    assert not await nodes[0].run(lambda node: node.drain(timeout=30.0))
+    assert await add(nodes[1], "it", timeout=30) == 1
+
+
+@simulated(seeds=1)
+async def test_a_token_of_another_shard_does_not_stop_the_messages_of_a_shard(
+    world: World,
+) -> None:
+    nodes = await start_nodes(world, MemoryStore(), 2)
+    await wait_balanced(nodes)
+    last = max(each for node in nodes for each in host_of(node.node, Counting).held().values())
+    here = (Counting.kind, "it")
+
+    for node in nodes:
+        for shard in range(SHARDS):
+            told = (ENTITY, "tell", shard, last, *here, "Done", [1])
+            nodes[0].node.send(Name("entities", node.name), told)
+    await trio.sleep(5)
+    for key, neighbour in zip(KEYS, KEYS[1:] + KEYS[:1], strict=True):
+        await nodes[0].run(partial(call, key=key, request=Give(neighbour)))
+    await trio.sleep(5)
+
+    assert [await add(nodes[0], key, 0) for key in KEYS] == [0] * len(KEYS)
+
+
+@simulated(seeds=1)
+async def test_a_map_from_a_backup_leaves_each_shard_with_a_single_host(world: World) -> None:
+    store = MemoryStore()
+    nodes = await start_nodes(world, store, 2)
+    await wait_balanced(nodes)
+    for key in KEYS:
+        await add(nodes[0], key)
+    hosts = [host_of(each.node, Counting) for each in nodes]
+    row = map_address("entities")
+    (stored, due), claims = store.rows[row], store._tokens
+    present = ShardMap.decode(stored.record)
+
+    # An older map, in which each shard belonged to the other host, with the claims of its time.
+    one, other = sorted(present.hosts())
+    places = [
+        Place(other if each.host == one else one, 1) for each in present.places if each is not None
+    ]
+    backup = ShardMap(1, 1, tuple(places))
+    store.rows[row] = Row(1, backup.encode()), due
+    claims.update(dict.fromkeys(range(SHARDS), 1))
+    (with_map,) = [each for each in nodes if host_of(each.node, Counting).has_map]
+    keeper = with_map.node.whereis("entities.map")
+    assert keeper is not None
+    with_map.node.kill(keeper)
+    await trio.sleep(20)
+
+    held = [shard for host in hosts for shard in host.held()]
+    assert sorted(held) == list(range(SHARDS))
+    # No host can write under a claim from before the backup, also if it has not heard of the map.
+    assert min(claims[shard] for shard in range(SHARDS)) > present.last
+    (facts,) = [await each.facts() for each in inspections(entities_of(nodes[0].node))]
+    assert facts["map"]["moving"] == []
+    assert [await add(nodes[1], key) for key in KEYS] == [2] * len(KEYS)
