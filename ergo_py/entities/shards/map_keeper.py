@@ -57,7 +57,7 @@ class _Host:
         self.version = 0
         """The version of its map."""
         self.count: int | None = None
-        """The number of shards of its program. An older program does not tell it."""
+        """The number of shards of its program; None before its first hello."""
         self.released: list[tuple[int, int]] = []
         self.is_leaving = False
         self.is_silent = True
@@ -107,14 +107,16 @@ class MapKeeper(Actor):
         shards.
         """
         match request:
-            case (str(tag), "hello", int(version), [*released], is_leaving, *more) if tag == ENTITY:
+            case (str(tag), "hello", int(version), [*released], bool(leaves), int(count), *_) if (
+                tag == ENTITY
+            ):
                 pid, claims = caller.pid, list(map(_claim_of, released))
                 if not isinstance(pid, PID):
                     raise Reject(ValueError("only a host says hello"))
                 if version > self._map.version + _FAR:
                     raise Reject(ValueError(f"{version} is not the version of a map of shards"))
-                self._hear(pid, version, claims, bool(is_leaving))
-                self._check_count(pid, more)
+                self._hear(pid, version, claims, leaves)
+                self._check_count(pid, count)
                 has_others = self._is_new() or any(
                     each != pid and not host.is_leaving and not host.is_silent
                     for each, host in self._hosts.items()
@@ -123,20 +125,18 @@ class MapKeeper(Actor):
                 return (None if is_known else self._map.to_wire()), has_others
         raise Reject(ValueError("the keeper of a map of shards answers hosts only"))
 
-    def _check_count(self, pid: PID, more: list[object]) -> None:
+    def _check_count(self, pid: PID, count: int) -> None:
         """Check the number of shards of a host that was heard: its predecessor has ended, also if
         this one gets none.
         """
         host = self._hosts[pid]
-        match more:
-            case [int(count), *_]:
-                host.count = count
-        if self._is_loaded and host.count not in {None, self._count}:
+        host.count = count
+        if self._is_loaded and count != self._count:
             host.is_silent = True
             self.send(pid, (ENTITY, "leave"))  # if it drains: it has no shards
             raise Reject(
                 ValueError(
-                    f"the program of {pid.node} says shards={host.count}, and the map of the "
+                    f"the program of {pid.node} says shards={count}, and the map of the "
                     f"entities {self._name!r} has {self._count} shards: this node gets none. The "
                     f"number cannot change: write shards={self._count}"
                 )

@@ -31,7 +31,8 @@ class MemoryStore:
         self.before_commit: Callable[[int, Sequence[Write]], Awaitable[None]] | None = None
         self.after_commit: Callable[[int, Sequence[Write]], Awaitable[None]] | None = None
         self.before_load: Callable[[Sequence[Address]], Awaitable[None]] | None = None
-        self._tokens: dict[int, int] = {}
+        self.tokens: dict[int, int] = {}
+        """The last token that each shard was claimed with."""
         self._owners = 0
         self._is_shared = False
 
@@ -58,10 +59,10 @@ class MemoryStore:
         """Refuse writes to a shard with lower tokens from now on."""
         self._check_open()
         await trio.lowlevel.checkpoint()
-        claimed = self._tokens.get(shard, 0)
+        claimed = self.tokens.get(shard, 0)
         if token < claimed:
             raise FencedError(f"the token {token} of shard {shard} is older than {claimed}")
-        self._tokens[shard] = token
+        self.tokens[shard] = token
 
     async def load(self, addresses: Sequence[Address]) -> list[Row | None]:
         """The rows at these addresses."""
@@ -87,7 +88,7 @@ class MemoryStore:
                 raise FencedError(
                     f"{write.address} has the version {version}, and the write expects {write.base}"
                 )
-            claimed = self._tokens.get(write.shard, 0)
+            claimed = self.tokens.get(write.shard, 0)
             if write.token < claimed:
                 raise FencedError(
                     f"the token {write.token} of {write.address} is older than {claimed}"

@@ -463,7 +463,7 @@ class Speaker(Actor):
     async def handle_call(self, request: Any, caller: Caller) -> object:
         """Say hello."""
         keeper, version, is_leaving, *more = request
-        return await self.call(keeper, (ENTITY, "hello", version, [], is_leaving, *more))
+        return await self.call(keeper, (ENTITY, "hello", version, [], is_leaving, SHARDS, *more))
 
     def handle_message(self, message: Any, sender: object) -> None:
         """Keep an order."""
@@ -854,7 +854,7 @@ async def test_a_map_from_a_backup_leaves_each_shard_with_a_single_host(world: W
         await add(nodes[0], key)
     hosts = [host_of(each.node, Counting) for each in nodes]
     row = map_address("entities")
-    (stored, due), claims = store.rows[row], store._tokens
+    (stored, due), claims = store.rows[row], store.tokens
     present = ShardMap.decode(stored.record)
 
     # An older map, in which each shard belonged to the other host, with the claims of its time.
