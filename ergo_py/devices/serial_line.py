@@ -1,6 +1,6 @@
 """`Serial`: a serial line, with pyserial."""
 
-import termios
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -14,6 +14,14 @@ from .._core.vocabulary.public_names import show_public_names
 from .bridge import DeviceBridge, DeviceKeywords
 
 __all__ = ["Serial"]
+
+if sys.platform == "win32":
+    _GONE: tuple[type[Exception], ...] = (OSError,)
+else:
+    import termios
+
+    # pyserial lets the errors of a line pass that is unplugged while it is opened.
+    _GONE = (OSError, termios.error)
 
 
 class Serial(DeviceBridge):
@@ -32,8 +40,7 @@ class Serial(DeviceBridge):
 
     kind = "serial"
     full_duplex = True
-    # pyserial lets the errors of a line pass that is unplugged while it is opened.
-    lost_by: ClassVar[tuple[type[Exception], ...]] = (OSError, termios.error)
+    lost_by: ClassVar[tuple[type[Exception], ...]] = _GONE
 
     def __init__(
         self,
