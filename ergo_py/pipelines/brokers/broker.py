@@ -327,6 +327,16 @@ class Broker(Source, Sink, Generic[L, P]):
         """The text of the error for which the item was given up."""
         return None if item.error is None else shown(item.error)
 
+    def row_of(self, item: Item) -> tuple[str | None, Any, str | None]:
+        """The key, the body and the error for the row of a database. The key is a text: bytes are
+        read as UTF-8. A key that is no such text, or has NUL, is quoted as in a header.
+        """
+        key: object = item.key
+        text = key.decode(errors="surrogateescape") if isinstance(key, bytes) else str(key)
+        if "\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text):
+            text = header_of(text)
+        return None if key is None else text, item.body, self.error_of(item)
+
     def labels_of(self, item: Item) -> dict[str, str | bytes]:
         """The key of the item and its error, if it has them, for the headers of a message."""
         given = {"key": item.key, "error": self.error_of(item)}

@@ -117,7 +117,7 @@ class PostgresQueue(Broker[Connection, int]):
 
     def handle_batch(self, items: list[Item]) -> None:
         """Put items, in a transaction, and wake the sources."""
-        rows = [(self._queue, item.key, item.body, self.error_of(item)) for item in items]
+        rows = [(self._queue, *self.row_of(item)) for item in items]
         with self.link.transaction(), self.link.cursor() as cursor:
             cursor.executemany(self._sql(_PUT), rows)
             cursor.execute(sql.SQL("notify {}").format(self._channel))

@@ -116,7 +116,7 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
 
     def handle_batch(self, items: list[Item]) -> None:
         """Put items, in a transaction."""
-        rows = [(self._queue, item.key, item.body, self.error_of(item)) for item in items]
+        rows = [(self._queue, *self.row_of(item)) for item in items]
         with self.link:  # commits, or undoes all of it
             self.link.execute("begin immediate")
             self.link.executemany(_PUT, rows)

@@ -1,16 +1,28 @@
 """The brokers of the package for the rules of sources."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from ergo_py.pipelines import Item, Sink, Source, SQLiteQueue
 from ergo_py.testing.bridges import SourceRig
 
-__all__ = ["ODD_KEYS", "SQLiteRig", "put"]
+__all__ = ["KEYS_IN_ROWS", "ODD_KEYS", "SQLiteRig", "put"]
 
 ODD_KEYS = ["k1", "", " ", "a b", "a  b", "a%20b", "100%", "a\r\nb: c", "Zoë 🐙", "\x00\x7f\x85"]
 """Keys with signs that a header cannot hold."""
+
+KEYS_IN_ROWS: dict[Hashable, str | None] = {
+    **{key: key for key in ODD_KEYS[:-1]},
+    ODD_KEYS[-1]: "%00%7F%C2%85",
+    "a\ud83d": "a%ED%A0%BD",
+    b"k2": "k2",
+    b"\xff": "%FF",
+    7: "7",
+    (1, "a"): "(1, 'a')",
+    None: None,
+}
+"""Keys, and what a database has of them."""
 
 
 def put(sink: Sink, bodies: Sequence[bytes]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from ergo_py import Backoff, ChildSpec
-from ergo_py.pipelines import Item, JetStream, Pipeline, Sink, Source
+from ergo_py.pipelines import Item, JetStream, Pipeline, PostgresQueue, Sink, Source
 from ergo_py.pipelines.brokers.broker import Broker
 from ergo_py.supervision import Budget
 from ergo_py.testing.bridges import SOURCE_RULES
@@ -21,7 +21,7 @@ from ergo_py.testing.bridges.sources import SourceRule
 from tests.meta.owner import eventually
 from tests.pipelines.brokers.accounts import account_of
 from tests.pipelines.brokers.consumer import BOUND, Consumer
-from tests.pipelines.brokers.rigs import ODD_KEYS
+from tests.pipelines.brokers.rigs import KEYS_IN_ROWS, ODD_KEYS
 from tests.pipelines.brokers.servers import BROKERS, BrokerServer, Rig, missing, started
 from tests.support import running_node
 
@@ -205,6 +205,20 @@ def test_keys_come_back_from_jetstream_as_text() -> None:
 
         found = [item.key for item in taken(source, len(ODD_KEYS) + 4)]
         assert found == [*ODD_KEYS, "k1", "\udcff", "7", None]
+        source.close()
+
+
+def test_a_key_of_any_kind_is_a_text_in_postgresql() -> None:
+    if reason := missing("postgres"):
+        pytest.skip(reason)
+    with started("postgres") as server:
+        source = Rig(server, "keys").source()
+        assert isinstance(source, PostgresQueue)
+        source.open()
+        source.handle_batch([Item(b"", key) for key in KEYS_IN_ROWS])
+
+        found = [item.key for item in taken(source, len(KEYS_IN_ROWS))]
+        assert found == [*KEYS_IN_ROWS.values()]
         source.close()
 
 

@@ -14,7 +14,7 @@ from ergo_py import BadInputError
 from ergo_py.pipelines import Item, SQLiteQueue
 from ergo_py.testing.bridges import SOURCE_RULES
 from ergo_py.testing.bridges.sources import SourceRule
-from tests.pipelines.brokers.rigs import SQLiteRig, put
+from tests.pipelines.brokers.rigs import KEYS_IN_ROWS, SQLiteRig, put
 
 
 @pytest.mark.parametrize("rule", SOURCE_RULES, ids=[rule.__name__ for rule in SOURCE_RULES])
@@ -74,6 +74,15 @@ def test_keys_and_errors_are_kept_and_a_batch_that_fails_leaves_nothing(tmp_path
     connection = sqlite3.connect(tmp_path / "jobs.db")
     assert connection.execute("select error from items").fetchall() == [("ValueError('no')",)]
     connection.close()
+
+
+def test_a_key_of_any_kind_is_a_text_in_a_file(tmp_path: Path) -> None:
+    queue = SQLiteQueue(tmp_path / "jobs.db")
+    queue.put(*(Item(b"", key) for key in KEYS_IN_ROWS))
+
+    queue.open()
+    assert [item.key for item in queue.take(50)] == [*KEYS_IN_ROWS.values()]
+    queue.close()
 
 
 @pytest.mark.parametrize("path, queue", [("", "a"), (":memory:", "a"), ("jobs.db", "")])
