@@ -244,9 +244,9 @@ class Host:
         return {shard: token for shard, token in self._tokens.items() if token > self._token(shard)}
 
     def _token(self, shard: int) -> int:
-        """The token of a shard in the map; 0 without a host."""
+        """The newest token that a shard can have by the map: without a host, any that was given."""
         place = self._map.places[shard]
-        return 0 if place is None else place.token
+        return self._map.last if place is None else place.token
 
     def _doubt(self, newest: ShardMap, needed: dict[int, int], tokens: dict[int, int]) -> None:
         """Forget versions and tokens that the keeper of the map does not know, although it was
@@ -561,7 +561,8 @@ class Host:
         """
         if not 0 <= shard < self.count:
             return False
-        known = max(self._tokens.get(shard, 0), self._token(shard))
+        place = self._map.places[shard]
+        known = max(self._tokens.get(shard, 0), 0 if place is None else place.token)
         if token >= known:
             self._tokens[shard] = token
         return token >= known
