@@ -268,9 +268,9 @@ class WorldSockets:
     async def _carry(self, made: _Connection, source: WorldSocket, sink: WorldSocket) -> None:
         """Carry the bytes of a direction until its end."""
         try:
-            while source.far is not None:
-                await wait_readable(source.far)
-                data = source.far.recv(_READ)
+            while (far := source.far) is not None:
+                await wait_readable(far)
+                data = far.recv(_READ)  # raises if it was closed in the same pass
                 self._history.mix("bytes", made.number, source is made.ends[0], data)
                 for piece in self._pieces(made, data):
                     for node in made.nodes:

@@ -1,15 +1,17 @@
 """Sockets of a world carry bytes in memory, with the faults of the plan."""
 
 import os
+import socket
 import ssl
 from functools import partial
 from typing import Any
 
 import pytest
 import trio
+from trio.lowlevel import checkpoint
 
 from ergo_py import Actor, InitError, Node
-from ergo_py.meta import TCPConnection, TCPServer
+from ergo_py.meta import Endpoint, TCPConnection, TCPServer
 from ergo_py.testing import World
 from ergo_py.testing.world.node import WorldNode
 from ergo_py.testing.world.outside import OutsideError
@@ -26,6 +28,11 @@ def run(test: Any, plan: str = "seed=1") -> World:
     if failure is not None:
         raise failure
     return world
+
+
+async def no_socket() -> socket.socket:
+    """A world opens no sockets of the system."""
+    raise AssertionError
 
 
 async def spawn_client(client: WorldNode, connect: Any, lines: list[bytes]) -> Any:
@@ -90,6 +97,28 @@ def test_a_reset_ends_the_connection_at_both_ends(number: int) -> None:
         assert [name for name in world.sockets.names if "listens" not in name] != []
 
     run(test, "seed=1; 1 reset_sockets b@world 0.1")
+
+
+def test_a_connection_may_be_reset_in_the_moment_in_which_its_bytes_arrive() -> None:
+    async def test(world: World) -> None:
+        [a] = await world.start(1, start)
+        address = Endpoint("127.0.0.1", 7001)
+
+        async def reset(_node: Node) -> None:
+            for passes in range(20):
+                end = await world.sockets.connect(address, socket.SOCK_STREAM, no_socket)
+                end.send(b"a")
+                for _ in range(passes % 4):
+                    await checkpoint()
+                world.sockets.reset(a.name)
+                with pytest.raises(ConnectionResetError):
+                    end.send(b"b")
+                end.close()
+                await trio.sleep(0.1)
+
+        await a.run(reset)
+
+    run(test)
 
 
 def test_a_crash_resets_connections_and_a_restart_listens_again() -> None:
