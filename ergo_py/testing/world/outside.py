@@ -106,6 +106,7 @@ class Entrances:
             (os, "urandom", self._random_bytes(os.urandom)),
             # Of the module `secrets`; `uuid4` and the keys of a WebSocket ask `os`.
             (random, "_urandom", self._random_bytes(os.urandom)),
+            (random.Random, "seed", self._seeding(random.Random.seed)),
             (trio._core._thread_cache, "THREAD_CACHE", self._threads),
             (trio._threads, "_send_message_to_trio", self._threads.send_message_to_trio),
         ]
@@ -144,6 +145,14 @@ class Entrances:
 
     def _random_bytes(self, function: Callable[[int], bytes]) -> Callable[[int], bytes]:
         return lambda size: self._random.randbytes(size) if self._is_inside() else function(size)
+
+    def _seeding(self, function: Callable[..., None]) -> Callable[..., None]:
+        def seed(numbers: random.Random, a: Any = None, version: int = 2) -> None:
+            if a is None and self._is_inside():
+                a = self._random.getrandbits(128)
+            function(numbers, a, version)
+
+        return seed
 
     def _is_inside(self) -> bool:
         return get_ident() == self._loop or self._threads.is_inside()

@@ -80,7 +80,7 @@ def _round(fault: PlannedFault) -> PlannedFault:
 
 
 def _shorten(fault: PlannedFault) -> PlannedFault:
-    return replace(fault, seconds=round(max(_SHORTEST, fault.seconds / 2), 2))
+    return replace(fault, seconds=min(fault.seconds, round(max(_SHORTEST, fault.seconds / 2), 2)))
 
 
 def _weaken(fault: PlannedFault) -> PlannedFault:

@@ -202,20 +202,32 @@ class Simulation:
         return world
 
     def _shrunk(self, world: World, failure: Exception, passed: int) -> SimulationError:
-        runs = 0
+        runs, kind = 0, self._kind(failure)
 
         def fails(plan: Plan) -> bool:
             nonlocal runs
             runs += 1
-            return _kind(run_world(World(plan, is_drawn=False), self._test)) == _kind(failure)
+            return self._kind(run_world(World(plan, is_drawn=False), self._test)) == kind
 
         plan = shrink(world.plan, fails, runs=RUNS)
         last = World(plan, is_drawn=False)
         again = run_world(last, self._test)
-        if again is None or _kind(again) != _kind(failure):
+        if again is None or self._kind(again) != kind:
             # Something outside of the world decides: tell the history that has failed.
             return self._error(world, failure, passed, runs, repeats=False)
         return self._error(last, again, passed, runs)
+
+    def _kind(self, failure: Exception | None) -> object:
+        """Equal for failures of the same kind: of a checker, or of a line of the test's file."""
+        if isinstance(failure, CheckError):
+            return failure.checker
+        trace, line = None if failure is None else failure.__traceback__, 0
+        file = inspect.getsourcefile(self._test)
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == file:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return type(failure), line
 
     def _error(
         self, world: World, failure: Exception, passed: int, runs: int, *, repeats: bool = True
@@ -237,11 +249,6 @@ def _can_fork() -> bool:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _kind(failure: Exception | None) -> object:
-    """Equal for failures of the same kind."""
-    return failure.checker if isinstance(failure, CheckError) else type(failure)
 
 
 def simulated(*, seeds: int = 100) -> Callable[[Test], Callable[[], None]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def test_random_bytes_of_the_system_follow_from_the_seed() -> None:
     drawn: list[tuple[object, ...]] = []
 
     async def test(world: World) -> None:
-        drawn.append((os.urandom(4), uuid.uuid4(), secrets.token_hex()))
+        drawn.append((os.urandom(4), uuid.uuid4(), secrets.token_hex(), Random().random()))
 
     for seed in (1, 1, 2):
         assert run_world(World(Plan(seed)), test) is None
@@ -78,6 +79,7 @@ def test_random_bytes_of_the_system_follow_from_the_seed() -> None:
     assert drawn[0] == drawn[1]
     assert not set(drawn[0]) & set(drawn[2])
     assert secrets.token_hex() != secrets.token_hex()
+    assert Random().random() != Random().random()
 
 
 def test_a_written_file_raises_and_a_file_that_is_read_does_not(tmp_path: Path) -> None:

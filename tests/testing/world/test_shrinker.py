@@ -69,6 +69,14 @@ def test_numbers_become_round() -> None:
     assert small.faults[0].seconds < 4.21
 
 
+def test_a_short_fault_becomes_no_longer_when_it_is_shortened() -> None:
+    plan = Plan(1, (PlannedFault(1.0, "cut", NODES[:2], 0.1),))
+
+    small = shrink(plan, lambda plan: bool(plan.faults) and plan.faults[0].seconds < 1.0)
+
+    assert small.faults[0].seconds == 0.1
+
+
 def test_a_failure_that_does_not_come_again_keeps_its_plan() -> None:
     plan = long_plan(1)
 

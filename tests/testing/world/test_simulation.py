@@ -161,6 +161,21 @@ def test_a_failure_from_outside_of_the_world_keeps_its_own_plan() -> None:
     assert "repeats it" not in str(error)
 
 
+def test_the_same_error_in_another_line_is_another_failure() -> None:
+    @simulated(seeds=1)
+    async def fails_with_faults(world: World) -> None:
+        await world.start(2)
+        world.faults(cut=0.2)
+        if not world.plan.faults:
+            raise LookupError
+        raise LookupError
+
+    error = failure_of(fails_with_faults)
+
+    assert len(error.plan.faults) == 1
+    assert "repeats it" in str(error)
+
+
 def test_another_failure_of_the_same_plan_is_told_as_such() -> None:
     runs: list[int] = []
 
