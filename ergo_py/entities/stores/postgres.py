@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, LiteralString, TypeAlias, TypeVar
 
-from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ...entity_handles import Address
-from ...meta.checks import check_conninfo
+from ...meta.checks import check_conninfo, check_name
 from ..errors import EntityStoreError, FencedError
 from .store import Due, Row, Write
 from .threaded import ThreadedStore
@@ -185,8 +184,9 @@ class Postgres(ThreadedStore):
 
     def __init__(self, conninfo: str, *, schema: str = "ergo") -> None:
         given = conninfo_to_dict(check_conninfo("Postgres(conninfo)", conninfo))
-        if not isinstance(schema, str) or not schema or "\0" in schema or len(schema) > 63:
-            raise BadInputError("Postgres(schema)", schema, "a name of 1 to 63 characters")
+        # The server cuts longer names off, and psycopg takes % for the beginning of a value.
+        wish = "a name of 1 to 63 bytes, without %"
+        check_name("Postgres(schema)", schema, rb"[^%\0]{1,63}", wish)
         given["options"] = f"{_SETTINGS} {given.get('options') or ''}"
         full = make_conninfo("", **(_LIMITS | given))
         place = "/".join(str(given[part]) for part in ("host", "dbname") if given.get(part))

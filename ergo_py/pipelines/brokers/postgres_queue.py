@@ -38,8 +38,10 @@ _PUT: Final = "insert into {table} (queue, key, body, error) values (%s, %s, %s,
 # Rows and numbers pass in binary: psycopg needs a third of the time for large bodies, and a half
 # for the numbers.
 _ACK: Final = "delete from {table} where id = any(%(ids)b)"
-_TABLE: Final = (rb"[^.\0]{1,57}", "a name of 1 to 57 bytes, without a schema")
-"""The name of the index is that of the table with six more signs. The server would cut it off."""
+_TABLE: Final = (rb"[^.%\0]{1,57}", "a name of 1 to 57 bytes, without a schema and without %")
+"""The name of the index is that of the table with six more signs: the server would cut it off. In
+a statement, psycopg takes % for the beginning of a value.
+"""
 
 
 class PostgresQueue(Broker[Connection, int]):

@@ -258,9 +258,9 @@ def test_a_wrong_address_is_told_without_its_password(conninfo: str) -> None:
     assert "hush" not in "".join(map(str, (caught.value, caught.value.__cause__)))
 
 
-@pytest.mark.parametrize("schema", ["", "a" * 64, "a\0b", 5])
+@pytest.mark.parametrize("schema", ["", "a" * 64, "\u00e9" * 32, "a\0b", "100%", "\ud800", 5])
 def test_a_wrong_schema_is_told(schema: str) -> None:
-    with pytest.raises(BadInputError, match="a name of 1 to 63 characters"):
+    with pytest.raises(BadInputError, match="a name of 1 to 63 bytes, without %"):
         make_database("host=x", schema)
 
 

@@ -94,7 +94,7 @@ BAD_NAMES: dict[tuple[str, str], list[str]] = {
     ("JetStream", "consumer"): [*SIGNS, "x" * 256],
     ("Kafka", "topic"): ["a b", "a/b", "#", "\u00e9", "x" * 250],
     ("PostgresQueue", "queue"): ["a\0b"],
-    ("PostgresQueue", "table"): ["a\0b", "shop.items", "x" * 58],
+    ("PostgresQueue", "table"): ["a\0b", "shop.items", "100%", "x" * 58],
     **{("RedisStream", option): ["a\0b"] for option in ("stream", "group", "consumer")},
     ("SQLiteQueue", "queue"): ["a/b", "../b", "a\0b", "x" * 101],
 }
