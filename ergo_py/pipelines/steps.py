@@ -13,6 +13,7 @@ from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from ..actor import Actor
 from .item import Item
+from .keys import text_of_key
 
 __all__ = ["Batch", "Batched", "Sink", "Stage", "Step", "ToActor"]
 
@@ -168,7 +169,8 @@ class ToActor(Stage):
         address: the actor; or a class of entities, whose entity with the item's key is called; or a
             list of actors, such as those of worker nodes, which share the items: the actors of
             equal keys are the same. Each is called for one item at a time, unless ``times`` says
-            otherwise.
+            otherwise. The key of an entity is a text: bytes, such as the keys of Redis and Kafka,
+            are read as UTF-8.
         timeout: seconds for the answer.
 
     Raises:
@@ -208,7 +210,10 @@ class ToActor(Stage):
         assert caller is not None
         request = item if item.error is not None else item.body
         if isinstance(address, type):
-            entity = caller.entity(address, str(item.key))
+            if item.key is None:
+                wish = f"a key, which names the entity of {address.__name__} that is called"
+                raise BadInputError("Item(key)", None, wish)
+            entity = caller.entity(address, text_of_key(item.key))
             return await entity.call(request, timeout=self._timeout)
         answer: object = await caller.call(address, request, timeout=self._timeout)
         return answer

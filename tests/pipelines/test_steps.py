@@ -186,6 +186,24 @@ async def test_the_end_may_be_the_entity_with_the_key_of_the_item() -> None:
     assert sorted(broker.acknowledged) == [1, 2, 3, 4]
 
 
+@in_virtual_time
+async def test_the_key_of_an_entity_is_a_text_and_an_item_without_a_key_fails() -> None:
+    """Redis and Kafka give keys as bytes."""
+    keys = {1: b"cash", 2: "cash", 4: 7, 8: None}
+    broker = Broker(*keys, key=lambda number: keys[number])
+
+    async with running(broker, ToActor(Account), retry=Retry(0, Backoff(1.0, 1.0))) as node:
+        await node.supervise([ChildSpec("entities", Entities, MemoryStore(), [Account])])
+        await until(lambda: len(broker.failed) + len(broker.acknowledged) == 4)
+        totals = [await node.entity(Account, key).call(0) for key in ("cash", "7")]
+
+    assert totals == [3, 4]
+    assert sorted(broker.acknowledged) == [1, 2, 4]
+    [(failed, error)] = broker.failed
+    assert failed == 8
+    assert "a key, which names the entity of Account that is called" in str(error)
+
+
 class HeldStore(MemoryStore):
     """Its first commit does not end."""
 

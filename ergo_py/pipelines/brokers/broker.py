@@ -1,17 +1,16 @@
 """`Broker`: the common part of the brokers, each of which is a source and a sink."""
 
-import string
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from itertools import count
 from time import monotonic
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar
-from urllib.parse import quote, unquote
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.text import shown
 from ...meta.checks import check_hosts, check_name, check_url, host_of
 from ..item import Item
+from ..keys import header_of, text_of_key
 from ..source import Source
 from ..steps import Sink
 
@@ -21,8 +20,6 @@ __all__ = [
     "Message",
     "Opened",
     "decoded",
-    "header_of",
-    "key_of",
     "number_of",
 ]
 
@@ -36,9 +33,6 @@ Message: TypeAlias = tuple[object, Hashable, P, int, Hashable | None]
 """The body, the key, the place, ``redelivered``, and the receipt. A broker whose places last gives
 the receipt, which stays the same for a message; another gives None.
 """
-
-_AS_IT_IS: Final = string.punctuation.replace("%", "")
-"""The signs that a key has in its header, besides letters and digits. All others are quoted."""
 
 _DIGITS: Final = 20
 """Digits of the largest number that a broker counts to."""
@@ -54,22 +48,6 @@ class BatchKeywords(TypedDict, total=False):
 
     batch: int
     within: float
-
-
-def header_of(key: str | bytes) -> str:
-    """A key as a header, which is a line without spaces at its ends. Bytes that are no text stay
-    apart, too.
-    """
-    text = key.decode(errors="surrogateescape") if isinstance(key, bytes) else key
-    try:
-        return quote(text, _AS_IT_IS, errors="surrogateescape")
-    except UnicodeEncodeError:  # half of a pair, such as JSON may have
-        return quote(text, _AS_IT_IS, errors="surrogatepass")
-
-
-def key_of(header: str) -> str:
-    """The key that a header has."""
-    return unquote(header, errors="surrogateescape")
 
 
 def number_of(note: str | None) -> int:
@@ -328,14 +306,9 @@ class Broker(Source, Sink, Generic[L, P]):
         return None if item.error is None else shown(item.error)
 
     def row_of(self, item: Item) -> tuple[str | None, Any, str | None]:
-        """The key, the body and the error for the row of a database. The key is a text: bytes are
-        read as UTF-8. A key that is no such text, or has NUL, is quoted as in a header.
-        """
-        key: object = item.key
-        text = key.decode(errors="surrogateescape") if isinstance(key, bytes) else str(key)
-        if "\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text):
-            text = header_of(text)
-        return None if key is None else text, item.body, self.error_of(item)
+        """The key, the body and the error for the row of a database."""
+        key = None if item.key is None else text_of_key(item.key)
+        return key, item.body, self.error_of(item)
 
     def labels_of(self, item: Item) -> dict[str, str | bytes]:
         """The key of the item and its error, if it has them, for the headers of a message."""

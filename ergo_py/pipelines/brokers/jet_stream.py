@@ -8,7 +8,8 @@ from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ...meta.checks import check_topic, check_urls, host_of
 from ..item import Item
-from .broker import BatchKeywords, Broker, Message, Opened, key_of
+from ..keys import key_of
+from .broker import BatchKeywords, Broker, Message, Opened
 from .nats_client import NatsClient
 
 __all__ = ["JetStream"]

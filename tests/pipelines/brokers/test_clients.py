@@ -16,7 +16,8 @@ import pytest
 from ergo_py import BadInputError, devices, entities, pipelines
 from ergo_py.meta.checks import check_conninfo, check_topic, check_url, host_of
 from ergo_py.pipelines import Item, Pipeline, Stage
-from ergo_py.pipelines.brokers.broker import Broker, Opened, header_of, key_of
+from ergo_py.pipelines.brokers.broker import Broker, Opened
+from ergo_py.pipelines.keys import header_of, key_of
 from ergo_py.pipelines.source import name_of, why
 from tests.pipelines.brokers.rigs import ODD_KEYS
 
