@@ -16,8 +16,14 @@ _ANSWER: Final = 10.0
 """Seconds for an answer of the server."""
 _ENDS: Final = ("404", "408")
 """The server ends a request by these if it has no more items, or if the time is over."""
+_FAREWELL: Final = 1.0
+"""Seconds for a server to read what is on the way to it, when the client disconnects."""
 _NO_LIMIT: Final = -1
 """The pipeline has the bound."""
+_MOST_BYTES: Final = 1 << 40
+"""Of a batch, before nats-py waits in each publication until the server has read. That wait takes
+no cancellation: a batch for a server that hangs would not end.
+"""
 
 T = TypeVar("T")
 
@@ -51,6 +57,7 @@ class NatsClient:
             allow_reconnect=False,
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
+            pending_size=_MOST_BYTES,
             user_credentials=credentials,
             error_cb=_ignore,
             closed_cb=self.note,
@@ -125,6 +132,15 @@ class NatsClient:
         await asyncio.gather(*stored)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect. A server that hangs reads nothing: then the connection is cut."""
         with self._runner:
-            self._runner.run(self.client.close())
+            self._runner.run(self._close())
+
+    async def _close(self) -> None:
+        writer = getattr(self.client._transport, "_io_writer", None)  # a WebSocket has none
+        try:
+            await asyncio.wait_for(self.client.close(), _FAREWELL)
+        except TimeoutError:
+            if writer is not None:
+                writer.transport.abort()
+                await asyncio.sleep(0)  # the loop closes the socket

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -586,6 +587,54 @@ def test_an_item_of_jetstream_with_a_header_status_is_an_item(
     with pytest.raises(ConnectionError, match="409"):
         link.run(link.pull("jobs.ergo", 3, no_wait=True))
     link.close()
+
+
+def hang_after_the_greeting(server: socket.socket, is_over: threading.Event) -> None:
+    """A server of NATS that reads no more when its client is connected."""
+    peer, _ = server.accept()
+    with peer:
+        peer.sendall(b'INFO {"max_payload": 8388608, "headers": true}\r\n')
+        read = b""
+        while b"PING" not in read:
+            read += peer.recv(4096)
+        peer.sendall(b"PONG\r\n")
+        is_over.wait()
+
+
+def test_a_server_of_jetstream_that_hangs_holds_up_no_batch_and_no_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("nats", reason="needs the package nats")
+    from ergo_py.pipelines.brokers import nats_client
+
+    monkeypatch.setattr(nats_client, "_ANSWER", 0.5)
+    is_over, told = threading.Event(), list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def put() -> None:
+            link = nats_client.NatsClient()
+            host, port = server.getsockname()
+            link.run(link.connect([f"nats://{host}:{port}"], None))
+            with pytest.raises(TimeoutError):
+                link.run(link.store("jobs", [(b"x" * 900_000, {})] * 20))
+            told.append("the batch has failed")
+            link.close()
+            told.append("closed")
+
+        # A thread that cannot hold up the tests if it hangs.
+        threads = [
+            threading.Thread(target=hang_after_the_greeting, args=(server, is_over), daemon=True),
+            threading.Thread(target=put, daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        threads[1].join(60)
+        told_meanwhile = [*told]
+        is_over.set()
+        for thread in threads:
+            thread.join(60)
+
+    assert told_meanwhile == ["the batch has failed", "closed"]
 
 
 def test_a_header_holds_any_key() -> None:
