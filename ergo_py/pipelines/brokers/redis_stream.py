@@ -69,8 +69,10 @@ class RedisStream(Broker[redis.Redis, bytes]):
 
     def prepare(self) -> None:
         """Make the group."""
-        self._next = b"0"
-        """Where to read: behind this id in the list of the unacknowledged, and ``>`` for new."""
+        self._next, self._claims = b"0", b"0-0"
+        """Where to read: behind this id in the list of the unacknowledged, and ``>`` for new; and
+        where to look for items that were left: the server looks at ten for each that is wanted.
+        """
         try:
             self.link.xgroup_create(self._stream, self._group, id="0", mkstream=True)
         except redis.ResponseError as error:
@@ -89,10 +91,10 @@ class RedisStream(Broker[redis.Redis, bytes]):
             block = max(1, int(seconds * 1000)) if seconds else None
             self._find(self._entries(most, block), again=False)
         if not self.found and not seconds:
-            claim = self.link.xautoclaim(
-                self._stream, self._group, self._consumer, self._idle, count=most
-            )
-            self._find(cast(list[Entries], claim)[1], again=True)
+            names = self._stream, self._group, self._consumer
+            claim = self.link.xautoclaim(*names, self._idle, self._claims, most)
+            self._claims, entries, *_ = cast(tuple[bytes, Entries], claim)
+            self._find(entries, again=True)
 
     def _entries(self, most: int, block: int | None) -> Entries:
         found = self.link.xreadgroup(

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from ergo_py import Backoff, ChildSpec
-from ergo_py.pipelines import Item, JetStream, Pipeline, PostgresQueue, Sink, Source
+from ergo_py.pipelines import Item, JetStream, Pipeline, PostgresQueue, RedisStream, Sink, Source
 from ergo_py.pipelines.brokers.broker import Broker
 from ergo_py.supervision import Budget
 from ergo_py.testing.bridges import SOURCE_RULES
@@ -205,6 +205,28 @@ def test_keys_come_back_from_jetstream_as_text() -> None:
 
         found = [item.key for item in taken(source, len(ODD_KEYS) + 4)]
         assert found == [*ODD_KEYS, "k1", "\udcff", "7", None]
+        source.close()
+
+
+def test_items_of_an_ended_consumer_behind_many_of_a_living_one_are_taken() -> None:
+    if reason := missing("redis"):
+        pytest.skip(reason)
+    with started("redis") as server:
+        rig = Rig(server, "left")
+        rig.put([b"%d" % number for number in range(101)])
+        source = rig.source()
+        assert isinstance(source, RedisStream)
+        source.open()
+        connection, names = source.link, ("left", "ergo")
+        rows: Any = connection.xreadgroup("ergo", "living", {"left": ">"}, count=100)
+        assert len(rows[0][1]) == 100
+        rows = connection.xreadgroup("ergo", "ended", {"left": ">"}, count=1)
+        [(last, _)] = rows[0][1]
+        connection.xclaim(*names, "ended", 0, [last], idle=10_000_000)
+
+        found = [source.take(1) for _ in range(12)]
+
+        assert [item.body for items in found for item in items] == [b"100"]
         source.close()
 
 
