@@ -258,12 +258,14 @@ def simulate(options: argparse.Namespace) -> None:
         Leave: there is no such test, or it fails.
     """
     simulation = _simulation(options.test)
-    plan = None if options.plan is None else Plan.read(options.plan)
     failure: SimulationError | None = None
     try:
+        plan = None if options.plan is None else Plan.read(options.plan)
         _simulate(simulation, plan, options)
     except SimulationError as error:
         failure = error
+    except BadInputError as error:  # the plan, or the number of seeds
+        raise Leave(Status.USAGE, str(error)) from None
     if options.observe:
         if failure is not None:
             complain(str(failure))

@@ -190,7 +190,8 @@ def _refused(text: str, wanted: str) -> PlanError:
     return PlanError(
         "plan",
         text,
-        f"{wanted}. Write a fault as in '4 kill a@world 0.5 0.1', in one of these forms:{forms}\n"
+        f"{wanted}{'' if wanted.endswith('?') else '.'} Write a fault as in "
+        f"'4 kill a@world 0.5 0.1', in one of these forms:{forms}\n"
         f"{_WORDS}",
     )
 

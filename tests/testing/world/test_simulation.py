@@ -118,6 +118,7 @@ def test_the_command_of_the_page_imports_a_test_with_its_package(
         ([f"{__file__}::test_the_command_runs_seeds"], "is no test of a world"),
         ([f"{__file__}::nothing"], "with @simulated"),
         (["nowhere.py::test"], "no file"),
+        ([f"{__file__}::fails_when_cut", "--seeds", "0"], "1 up"),
         ([f"{__file__}::fails_when_cut", "--plan", "nonsense"], "plan"),
         ([f"{__file__}::fails_when_cut", "--plan", "seed=1; 1 pause z@world 1"], "'z@world'; "),
         ([f"{__file__}::fails_when_cut", "--plan", "seed=1; 1 crash a@world 1"], "crash=0.1"),
@@ -126,7 +127,7 @@ def test_the_command_of_the_page_imports_a_test_with_its_package(
 def test_the_command_explains_wrong_usage(
     words: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["simulate", *words]) != 0
+    assert main(["simulate", *words]) == 2
     assert text in capsys.readouterr().err
 
 
