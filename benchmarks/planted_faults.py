@@ -367,8 +367,8 @@ FAULTS = (
     Planted(
         "the members of a lost node stay in its groups",
         *(groups, GROUPS),
-        "            if peer is None or (group, pid) not in peer.members:\n",
-        "            if False:\n",
+        "                self._remove(group, pid, why)\n",
+        "                pass\n",
     ),
     Planted(
         "a node does not tell which members leave",

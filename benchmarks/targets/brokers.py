@@ -19,7 +19,8 @@ from benchmarks.targets.target import Target
 from ergo_py.meta import mqtt_address
 from ergo_py.pipelines import AMQP, MQTT, Item, JetStream, Kafka, PostgresQueue, RedisStream, Source
 from ergo_py.pipelines.brokers import kafka
-from ergo_py.pipelines.brokers.broker import Opened, header_of, key_of
+from ergo_py.pipelines.brokers.broker import Opened
+from ergo_py.pipelines.keys import header_of, key_of
 
 __all__ = ["TARGETS"]
 

@@ -9,6 +9,7 @@ number that its receiver has given out.
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import Any, Final
 
@@ -105,8 +106,8 @@ class _Peer:
         """The number of the last message from it."""
         self.members: dict[tuple[ClusterGroup, PID], None] = {}
         self.former: dict[tuple[ClusterGroup, PID], None] = {}
-        """Members that it has told before it lost this node and met it again. Those that it does
-        not tell again have left meanwhile.
+        """Members that it has told before it lost this node and met it again, and not since. Those
+        that it does not tell again have left meanwhile.
         """
         self.waiting: deque[tuple[object, ...]] = deque()
 
@@ -114,7 +115,10 @@ class _Peer:
         """Take the number of a message: a new one begins a list of all members."""
         if number != self.heard:
             self.heard = number
-            self.former |= self.members
+            if self.former:  # it lost this node before it had told all
+                self.former |= self.members
+            else:
+                self.former = self.members
             self.members = {}
 
     def forget_former(self) -> Iterable[tuple[ClusterGroup, PID]]:
@@ -124,7 +128,7 @@ class _Peer:
 
     def forget_all(self) -> Iterable[tuple[ClusterGroup, PID]]:
         """All members: it is lost."""
-        return self.former | self.members
+        return chain(self.former, self.members)
 
 
 async def open_group(node: Node, network: Network, name: Hashable) -> Group:
@@ -356,7 +360,10 @@ class GroupKeeper(Actor):
                     self._remove(ClusterGroup(name), pid, self._types.decode_reason(reason))
 
     def _add(self, peer: _Peer, group: ClusterGroup, pid: PID) -> None:
-        if (group, pid) not in peer.members and len(peer.members) < _MEMBERS:
+        is_known = peer.former.pop((group, pid), 0) is None
+        if (group, pid) not in peer.members and (
+            is_known or len(peer.members) + len(peer.former) < _MEMBERS
+        ):
             peer.members[group, pid] = None
             kernel = self._process.kernel
             if kernel.router.directory.join(group, pid):
@@ -376,7 +383,7 @@ class GroupKeeper(Actor):
         for number, (group, pid) in enumerate(members, 1):
             peer = self._peers.get(pid.node)
             # The node may have met this one again, and told the same members.
-            if peer is None or (group, pid) not in peer.members:
+            if peer is None or not ((group, pid) in peer.members or (group, pid) in peer.former):
                 self._remove(group, pid, why)
             if not number % _PART:
                 await checkpoint()

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, Unpack
+from math import inf
+from time import monotonic
+from typing import Any, ClassVar, Final, Unpack
 
 import zmq
 
@@ -11,6 +13,10 @@ from .._core.vocabulary.public_names import show_public_names
 from .bridge import DeviceBridge, DeviceKeywords
 
 __all__ = ["ZMQ"]
+
+_AGAIN: Final = 0.01
+_LONGEST: Final = 60.0
+"""Seconds between two tries of a write."""
 
 
 class ZMQ(DeviceBridge):
@@ -54,7 +60,8 @@ class ZMQ(DeviceBridge):
         self._poller.register(self._bell, zmq.POLLIN)
         self._room = zmq.Poller()
         self._room.register(self._bell, zmq.POLLIN)
-        self._room.register(self._socket, zmq.POLLOUT)
+        if self._type != zmq.ROUTER:
+            self._room.register(self._socket, zmq.POLLOUT)
         if self._type not in (zmq.PUB, zmq.PUSH):
             self._poller.register(self._socket, zmq.POLLIN)
 
@@ -71,17 +78,21 @@ class ZMQ(DeviceBridge):
         parts = [data] if isinstance(data, bytes) else data
         if not isinstance(parts, list):
             raise BadInputError("DeviceSend", data, "bytes, or a list of them")
+        limit = float(self._socket.getsockopt(zmq.SNDTIMEO))
+        ends = monotonic() + limit / 1000 if limit >= 0 else inf
         # Without NOBLOCK, nothing could end a write to a socket without a peer.
         while True:
             try:
                 self._socket.send_multipart(parts, zmq.NOBLOCK)
                 return
             except zmq.Again:
-                ready = dict(self._room.poll(int(self._socket.getsockopt(zmq.SNDTIMEO))))
-                if self._bell in ready:
-                    os.read(self._bell, 1000)
-                if self.stopping or not ready:
+                left = ends - monotonic()
+                if self.stopping or left <= 0:
                     raise
+            # A ROUTER says that it has room when the peer of this message has none.
+            wait = _AGAIN if self._type == zmq.ROUTER else min(left, _LONGEST)
+            if self._bell in dict(self._room.poll(int(wait * 1000))):
+                os.read(self._bell, 1000)
 
     def wake(self) -> None:
         """Make ``read`` return."""

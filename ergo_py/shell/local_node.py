@@ -258,9 +258,11 @@ def simulate(options: argparse.Namespace) -> None:
         Leave: there is no such test, or it fails.
     """
     simulation = _simulation(options.test)
+    plan: Plan | None = None
     failure: SimulationError | None = None
     try:
-        plan = None if options.plan is None else Plan.read(options.plan)
+        if options.plan is not None:
+            plan = Plan.read(options.plan)
         _simulate(simulation, plan, options)
     except SimulationError as error:
         failure = error

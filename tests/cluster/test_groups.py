@@ -26,7 +26,7 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py._core.tables.directory import Directory
-from ergo_py.cluster import Cluster, NoMembersError, Spread
+from ergo_py.cluster import Cluster, NoMembersError, Spread, group_keeper
 from ergo_py.cluster.group_keeper import ClusterGroup
 from ergo_py.network import Memory
 from ergo_py.testing import seeded
@@ -263,10 +263,30 @@ async def test_a_keeper_that_greets_again_tells_all_of_its_members(autojump_cloc
             (GroupJoined, three),
             (GroupLeft, two),
             (GroupJoined, four),
-            (GroupLeft, one),
             (GroupLeft, three),
+            (GroupLeft, one),
             (GroupLeft, four),
         ]
+
+
+async def test_a_keeper_that_begins_its_list_again_and_again_has_no_more_members(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_keeper, "_MEMBERS", 10)
+    async with nodes(Memory(types=TYPES), "a", "b") as (a, b):
+        group = await Cluster(a).group("room")
+        keeper = a.whereis("ergo.cluster.groups")
+        assert keeper is not None
+        members = [await b.spawn(Recorder) for _ in range(30)]
+
+        async def tell(me: Puppet) -> None:
+            numbers = [(await me.call(keeper, ("hello", 5)))[1] for _ in range(2)]
+            for place, member in enumerate(members):
+                me.send(keeper, ("joined", numbers[place % 2], "room", [member]))
+
+        await b.call(await b.spawn(Puppet), tell, timeout=None)
+        await trio.sleep(1)
+        assert group.members() == members[:10]
 
 
 async def test_many_members_travel_in_parts(autojump_clock: Any) -> None:

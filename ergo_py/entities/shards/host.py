@@ -351,8 +351,11 @@ class Host:
         """
         if self._held.get(shard) == token:
             self._leave(shard)
-        elif self._wanted.get(shard) == token:
-            # Not claimed: nothing is awake.
+        elif self._wanted.get(shard) == token and not (
+            shard in self._held or shard in self._leaving
+        ):
+            # Not claimed: nothing is awake. What is held under an earlier token ends first, and the
+            # keeper asks again.
             del self._wanted[shard]
             self._released[shard] = token
             self._bell.set()

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
@@ -98,6 +99,7 @@ class Entrances:
     def guarded(self) -> Iterator[None]:
         """Refuse inside the block."""
         self._loop = get_ident()
+        seeding = self._seeding(random.Random.seed)
         replaced = [
             (threading.Thread, "start", self._refusing("a thread", threading.Thread.start)),
             (ssl.SSLContext, "wrap_bio", self._refusing(_TLS, ssl.SSLContext.wrap_bio)),
@@ -106,7 +108,8 @@ class Entrances:
             (os, "urandom", self._random_bytes(os.urandom)),
             # Of the module `secrets`; `uuid4` and the keys of a WebSocket ask `os`.
             (random, "_urandom", self._random_bytes(os.urandom)),
-            (random.Random, "seed", self._seeding(random.Random.seed)),
+            (random.Random, "seed", seeding),
+            (random, "seed", partial(seeding, vars(random)["_inst"])),
             (trio._core._thread_cache, "THREAD_CACHE", self._threads),
             (trio._threads, "_send_message_to_trio", self._threads.send_message_to_trio),
         ]

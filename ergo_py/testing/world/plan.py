@@ -264,8 +264,13 @@ class FaultRates:
             _check_kind("faults", kind, KINDS)
             check_number(kind, rate, least=0.0, most=_MOST)
         check_number("seconds", self.seconds, least=0.0, most=_LONGEST)
-        for kind, (low, high) in self.limits.items():
+        for kind, limits in self.limits.items():
             _check_kind("limits", kind, [each for each in KINDS if KINDS[each].means])
+            try:
+                low, high = limits
+            except (TypeError, ValueError):
+                wish = "the smallest and the largest amount, such as (0.0, 0.5)"
+                raise BadInputError(f"limits of {kind}", limits, wish) from None
             least, most = AMOUNTS[KINDS[kind].means]
             check_number(f"limits of {kind}", low, least=least, most=most)
             check_number(f"limits of {kind}", high, least=low, most=most)

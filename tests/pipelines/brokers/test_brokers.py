@@ -208,7 +208,7 @@ def test_keys_come_back_from_jetstream_as_text() -> None:
         source.close()
 
 
-def test_items_of_an_ended_consumer_behind_many_of_a_living_one_are_taken() -> None:
+def test_items_of_an_ended_consumer_behind_many_of_a_living_consumer_are_taken() -> None:
     if reason := missing("redis"):
         pytest.skip(reason)
     with started("redis") as server:

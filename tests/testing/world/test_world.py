@@ -321,6 +321,7 @@ def test_faults_of_nodes_that_never_start_are_refused() -> None:
         ({"limits": {"dealy": (0.0, 1.0)}}, "limits: got 'dealy'.*did you mean 'delay'"),
         ({"limits": {"pause": (0.0, 1.0)}}, "limits: got 'pause'"),
         ({"limits": {"delay": (2.0, 1.0)}}, "limits of delay: got 1.0; .*from 2 "),
+        ({"limits": {"lose": 5}}, "limits of lose: got 5; .*smallest and the largest"),
         ({"limits": {"lose": (5.0, 50.0)}}, "limits of lose: got 5.0; .*from 0 to 1"),
     ],
 )
