@@ -289,6 +289,34 @@ async def test_a_keeper_that_begins_its_list_again_and_again_has_no_more_members
         assert group.members() == members[:10]
 
 
+async def test_a_member_that_was_told_stays_while_an_earlier_keeper_is_forgotten(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor of a keeper tells its members twice, as after two greetings that cross."""
+    monkeypatch.setattr(group_keeper, "_PART", 1)  # forgets a member in each pass of the loop
+    async with nodes(Memory(types=TYPES), "a", "b") as (a, b):
+        group = await Cluster(a).group("room")
+        keeper = a.whereis("ergo.cluster.groups")
+        assert keeper is not None
+        members = [await b.spawn(Recorder) for _ in range(300)]
+        told = list[Any]()
+        group.monitor(await a.spawn(Recorder, told))
+
+        async def tell(me: Puppet) -> None:
+            first, second = [(await me.call(keeper, ("hello", 5)))[1] for _ in range(2)]
+            for member in members:
+                me.send(keeper, ("joined", first, "room", [member]))
+            me.send(keeper, ("joined", second, "room", members[:1]))
+
+        for _ in range(2):
+            await b.call(await b.spawn(Puppet), tell, timeout=None)
+            await trio.sleep(1)
+
+        assert sorted(group.members()) == members
+        assert GroupLeft in map(type, told)
+        assert members[-1] not in [each.pid for each in told if type(each) is GroupLeft]
+
+
 async def test_many_members_travel_in_parts(autojump_clock: Any) -> None:
     network = Memory(types=TYPES, backlog=20_000)
     async with nodes(network, "a", "b") as (a, b):
