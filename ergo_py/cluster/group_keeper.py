@@ -126,8 +126,8 @@ class _Peer:
         former, self.former = self.former, {}
         return former
 
-    def forget_all(self) -> Iterable[tuple[ClusterGroup, PID]]:
-        """All members: it is lost."""
+    def all_members(self) -> Iterable[tuple[ClusterGroup, PID]]:
+        """All members that it has told."""
         return chain(self.former, self.members)
 
 
@@ -267,7 +267,7 @@ class GroupKeeper(Actor):
             if peer is not None:
                 del self._peers[pid.node]
                 self.demonitor(peer.pid)
-                self._lost.send_nowait((peer.forget_all(), Unregistered()))
+                self._lost.send_nowait((peer.all_members(), Unregistered()))
             self._peers[pid.node] = peer = _Peer(pid, number)
             self.monitor(pid)
         # The other keeper may have taken an earlier number back: it has lost this node meanwhile.
@@ -321,7 +321,7 @@ class GroupKeeper(Actor):
                 if peer is not None and peer.pid == pid:
                     del self._peers[pid.node]
                     self._given.pop(pid.node, None)
-                    self._lost.send_nowait((peer.forget_all(), reason))
+                    self._lost.send_nowait((peer.all_members(), reason))
                     if not isinstance(reason, NoNode):
                         # Its successor may have got a number already that is forgotten here, and
                         # then greets no more.
