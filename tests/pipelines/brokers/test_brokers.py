@@ -244,6 +244,35 @@ def test_a_key_of_any_kind_is_a_text_in_postgresql() -> None:
         source.close()
 
 
+def test_a_take_from_a_long_queue_of_postgresql_reads_only_its_own_rows() -> None:
+    if reason := missing("postgres"):
+        pytest.skip(reason)
+    with started("postgres") as server:
+        rig = Rig(server, "long")
+        rig.put([b"%d" % number for number in range(20_000)])
+        source = rig.source()
+        assert isinstance(source, PostgresQueue)
+        source.open()
+        source.link.execute("vacuum analyze ergo_items")
+        items = source.take(1)  # the first looks for those of sources that have ended
+        query = (
+            "select seq_tup_read, idx_tup_fetch, n_tup_upd - n_tup_hot_upd "
+            "from pg_stat_xact_user_tables"
+        )
+
+        with source.link.transaction():
+            before = source.link.execute(query).fetchall()[0]
+            items += source.take(99)
+            after = source.link.execute(query).fetchall()[0]
+
+        assert [item.body for item in items] == [b"%d" % number for number in range(100)]
+        scanned, fetched, indexed = (new - old for old, new in zip(before, after, strict=True))
+        assert scanned == 0
+        assert fetched <= 200
+        assert indexed < 50  # the number of the source makes a small row longer
+        source.close()
+
+
 def taken(source: Source, count: int) -> list[Item]:
     items: list[Item] = []
     while len(items) < count:
