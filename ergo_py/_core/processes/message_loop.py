@@ -292,8 +292,8 @@ async def serve(process: "Process") -> Reason | None:
     status = task._cancel_status
     no_reply = NO_REPLY
     envelope: Envelope | None
-    # `turn.handled` doubles as the counter of the burst. The clock is read on every eighth
-    # message only.
+    # `turn.handled` doubles as the counter of the burst. The clock is read on every eighth message
+    # only, and on the last of the burst.
     often = 7 if burst >= 8 else 0
     last, mask, end = turn.handled + burst, often, 0.0
     # A batch of plain callbacks is a root: the processes that it wakes run right after it, in the
@@ -380,7 +380,7 @@ async def serve(process: "Process") -> Reason | None:
                 reason = payload if is_end else await HANDLERS[kind](process, sender, ref, payload)
                 if reason is not None:
                     return reason
-            if handled & mask:
+            if (last - handled) & mask:
                 continue
             # Fairness: read the clock every few messages, or after each message if messages turn
             # out to be slow or to be published to others.
@@ -389,7 +389,7 @@ async def serve(process: "Process") -> Reason | None:
                 box.admit_waiters()
             if end == 0.0:
                 end = now + SLICE
-            elif now >= end or handled + turn.published >= last:
+            if now >= end or handled + turn.published >= last:
                 mask = 0 if now >= end or turn.published else often
                 turn.published = 0
                 is_root = turns.end(task)

@@ -75,17 +75,14 @@ static int admit_waiters(Batch* batch) {
     return call_method(batch->mailbox, str_admit_waiters);
 }
 
-/* Fairness, as in serve(): read the clock on every eighth message, or after each message if messages
-   are slow or are published to others. 1 if other tasks have to run, -1 with an error. */
+/* Fairness, as in serve(): read the clock on every eighth message and on the last of the burst, or
+   after each message if messages are slow or are published to others. 1 if other tasks have to run, -1 with an error. */
 static int batch_is_over(Batch* batch) {
     long long handled = batch_handled(batch);
-    if (handled & batch->mask) return 0;
+    if ((batch->last - handled) & batch->mask) return 0;
     double time;
     if (read_slice_clock(&time) < 0 || admit_waiters(batch) < 0) return -1;
-    if (batch->end == 0.0) {
-        batch->end = time + SLICE;
-        return 0;
-    }
+    if (batch->end == 0.0) batch->end = time + SLICE;
     long long published = batch_count(batch, of_turn.published);
     if (time < batch->end && handled + published < batch->last) return 0;
     batch->mask = time >= batch->end || published > 0 ? 0 : batch->often;
