@@ -115,6 +115,15 @@ class History:
         self._mix_passes()
         self._hash.update(repr((self.now(), *values)).encode())
 
+    def mix_frame(self, sender: str, to: str, frame: bytes) -> None:
+        """Let a frame count for the digest. There are many: without ``repr()``, which takes longer
+        than the hash.
+        """
+        self._passes.append(self.now())
+        self._mix_passes()
+        self._hash.update(f"{sender} {to} {len(frame)} ".encode())
+        self._hash.update(frame)
+
     def mix_pass(self, tasks: int) -> None:
         """Let a pass of the loop count for the digest."""
         self._passes.append(self.now())
