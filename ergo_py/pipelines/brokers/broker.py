@@ -252,6 +252,13 @@ class Broker(Source, Sink, Generic[L, P]):
         for item in items:
             self.held.pop(item.receipt, None)
 
+    def drop(self, is_gone: Callable[[P], bool]) -> None:
+        """Another consumer gets the items of these places, also those that ``take`` has not
+        returned.
+        """
+        self.held = {receipt: place for receipt, place in self.held.items() if not is_gone(place)}
+        self.found = deque(item for item in self.found if item.receipt in self.held)
+
     def is_due(self, seconds: float) -> bool:
         """Whether it has not said so for these seconds: for a message that a broker expects."""
         if monotonic() < self._due:

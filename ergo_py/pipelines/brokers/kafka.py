@@ -76,10 +76,13 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
         for known in consumer.committed(partitions, timeout=_ANSWER):
             self._seen[known.partition] = number_of(known.metadata)
 
-    def _revoke(self, *_: object) -> None:
-        """Another consumer takes the items of these partitions again."""
-        for table in (self._seen, self._next, self.found, self.held):
-            table.clear()
+    def _revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        """Another consumer takes the items of these partitions again: with some strategies, of a
+        part of the partitions only.
+        """
+        gone = {each.partition for each in partitions}
+        self._next = {number: end for number, end in self._next.items() if number not in gone}
+        self.drop(lambda place: place[0] in gone)
 
     def receive(self, most: int, seconds: float = 0.0) -> None:
         """Find the next items, and note in the group that they were taken."""
@@ -112,10 +115,9 @@ class Kafka(Broker[Consumer | Producer, tuple[int, int]]):
         producer has a thread for that.
         """
         if self._group and self.is_due(_POLL):
-            assigned = self._consumer.assignment()
-            self._consumer.pause(assigned)
+            self._consumer.pause(self._consumer.assignment())
             self.receive(1)
-            self._consumer.resume(assigned)
+            self._consumer.resume(self._consumer.assignment())
 
     def handle_batch(self, items: list[Item]) -> None:
         """Produce items, and wait until the brokers have confirmed all of them."""

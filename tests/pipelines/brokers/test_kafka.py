@@ -8,7 +8,10 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="needs confluent-kafka")
 
-from ergo_py.pipelines import Item, Source
+from confluent_kafka import Producer
+
+from ergo_py.pipelines import Item, Kafka, Source
+from ergo_py.pipelines.brokers.kafka import Settings
 from ergo_py.testing.bridges import SOURCE_RULES
 from ergo_py.testing.bridges.sources import SourceRule
 from tests.examples.programs import EXAMPLES
@@ -80,6 +83,39 @@ def test_items_from_the_first_that_is_not_acknowledged_return_and_are_marked(
     source.ack([*again, new])
     assert rig.left() == 0
     source.close()
+
+
+def test_a_consumer_that_joins_takes_the_items_of_its_partitions_only(cluster: Cluster) -> None:
+    rig = cluster.rig("shared")
+    producer = Producer({"bootstrap.servers": rig.servers})
+    for number in range(40):
+        producer.produce("shared", b"%d" % number, partition=number % 4)
+    producer.flush()
+    settings: Settings = {"session.timeout.ms": 6000, "fetch.wait.max.ms": 10}
+    settings["partition.assignment.strategy"] = "cooperative-sticky"
+    first, second = (
+        Kafka(rig.servers, "shared", group="test", settings=settings) for _ in range(2)
+    )
+    first.open()
+    items = taken(first, 40)
+    second.open()
+    moved: list[Item] = []
+    end = time.monotonic() + 60
+    while len(moved) < 20:
+        assert time.monotonic() < end
+        assert first.take(100) == []  # no item that it keeps comes again
+        moved += second.take(100)
+        first.wait(0.05)
+        second.wait(0.05)
+
+    assert len(first.held) == 20
+    assert len({item.body for item in moved}) == 20
+    assert all(item.redelivered for item in moved)
+    first.ack(items)
+    second.ack(moved)
+    assert rig.left() == 0
+    first.close()
+    second.close()
 
 
 def test_nothing_is_lost_while_consumer_and_program_are_killed_in_turn(cluster: Cluster) -> None:
