@@ -227,6 +227,8 @@ _PRIVATE: Final = {
     "members of a group in a message": "ergo_py.cluster.group_keeper._PART",
     "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",
     "passes of a world without time": "ergo_py.testing.world.clock.PASSES",
+    "seconds between looks at the test of a world": "ergo_py.testing.world.clock.LOOK_SECONDS",
+    "jumps between looks at the test of a world": "ergo_py.testing.world.clock.LOOK_JUMPS",
     "patience of worlds with threads": "ergo_py.testing.world.machine.threads._PATIENCE",
     "patience with a half-closed peer": "ergo_py.meta.sockets.streams.shutdown._TAKES_NOTHING",
     "reader threads made in a turn": "ergo_py.meta.sockets.acceptor._THREADS_IN_TURN",

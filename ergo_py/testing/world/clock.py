@@ -13,13 +13,18 @@ from ..._core.runtime.bridge import bells_ring
 from ..._core.vocabulary.errors import ErgoError
 from .tasks import TaskOwners
 
-__all__ = ["PASSES", "LivelockError", "StandstillError", "WorldClock"]
+__all__ = ["PASSES", "EndlessWaitError", "LivelockError", "StandstillError", "WorldClock"]
 
 PASSES: Final = 100_000
 """Passes of the loop with tasks, without a jump of the clock, after which a world stands still. The
 busiest worlds of the tests take some thousands.
 """
 
+LOOK_SECONDS: Final = 3600.0
+LOOK_JUMPS: Final = 1_000
+"""Seconds of a world, and jumps of its clock, after which its test has to have made a step, or to
+have a deadline. Both: hourly timers jump for days, and a busy node jumps a thousand times a second.
+"""
 _COLLECT: Final = 10_000
 """Jumps between two garbage collections. Python's own collections, whose moments depend on the
 whole program, are off while a world runs: finalizers send messages.
@@ -60,6 +65,19 @@ class LivelockError(StandstillError):
             f"the world stands still: its tasks have run for {PASSES:,} passes of the loop, and no "
             "time has passed; let a task that repeats sleep or wait between its turns. The tasks "
             f"that run:{listed}",
+        )
+
+
+class EndlessWaitError(StandstillError):
+    """The test waits, its nodes work on, and nothing ends the wait."""
+
+    def __init__(self, tasks: list[str]) -> None:
+        super().__init__(tasks)
+        listed = "".join(f"\n  {task}" for task in tasks)
+        self.args: tuple[object, ...] = (
+            "the world stands still: its nodes run on, and its test has waited for an hour of the "
+            "world or longer, without a deadline; give the calls of the test a timeout, and its "
+            f"waits a `trio.fail_after(…)`. The tasks that wait:{listed}",
         )
 
 
@@ -167,8 +185,13 @@ class WorldClock(trio.abc.Clock):
         owners: TaskOwners,
         poll: Callable[[], bool],
         has_sockets: Callable[[], bool],
+        look_at_test: Callable[[], None],
     ) -> None:
         self._now = 0.0
+        self._look_at_test = look_at_test
+        """Called now and then."""
+        self._look_at, self._look_after = LOOK_SECONDS, LOOK_JUMPS
+        """The time and the jumps of the next look."""
         self._poll = poll
         """Wakes the tasks of threads that are ready, and says whether there are any."""
         self._has_sockets = has_sockets
@@ -262,4 +285,7 @@ class WorldClock(trio.abc.Clock):
         self.jumps += 1
         if not self.jumps % _COLLECT:
             gc.collect()
+        if deadline >= self._look_at and self.jumps >= self._look_after:
+            self._look_at, self._look_after = deadline + LOOK_SECONDS, self.jumps + LOOK_JUMPS
+            self._look_at_test()
         return 0.0

@@ -2,7 +2,8 @@
 
 import gc
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from ...meta.sockets.socket_source import replace_sockets
 from ..leaks import LeakError
 from ..task_order import ordered_by
 from .checkers import Checker
-from .clock import LivelockError, StandstillError, WorldClock
+from .clock import EndlessWaitError, LivelockError, StandstillError, WorldClock
 from .crash import close_remains
 from .disk import WorldDisk
 from .faults import FaultRun
@@ -66,7 +67,7 @@ class World:
         """Whether `faults` draws the faults from the seed; otherwise those of the plan count."""
         self.owners: TaskOwners = TaskOwners()
         self.clock: WorldClock = WorldClock(
-            self._stand_still, self.owners, self._poll, self._has_sockets
+            self._stand_still, self.owners, self._poll, self._has_sockets, self._look_at_test
         )
         self.history: History = History(self.clock.world_time)
         self.threads: WorldThreads = WorldThreads(plan.seed, self.owners, self.history, self._fail)
@@ -84,6 +85,8 @@ class World:
         self._scope = trio.CancelScope()
         self._standing: StandstillError | None = None
         """Why the world cannot go on."""
+        self._steps: dict[int, int] = {}
+        """The steps of each task of the test at the last look."""
         self._nursery: trio.Nursery | None = None
         self._remains: list[trio.lowlevel.Task] = []
         """The tasks of crashed nodes."""
@@ -345,6 +348,28 @@ class World:
 
     def _stand_still(self) -> None:
         self._stop(StandstillError(describe_tasks(tasks_of_run())))
+
+    def _look_at_test(self) -> None:
+        """A standstill, too, if the tasks of the test have made no step since the last look and
+        have no deadline. Nodes that are connected have deadlines for ever.
+        """
+        tasks = [*self._tasks_of_test()]
+        steps = {task._counter: task._schedule_points for task in tasks}
+        if any(task._cancel_status.effective_deadline() < inf for task in tasks):
+            steps = {}
+        elif steps == self._steps:
+            self._stop(EndlessWaitError(describe_tasks(tasks)))
+        self._steps = steps
+
+    def _tasks_of_test(self) -> Iterator[Any]:
+        if self._nursery is None:
+            return
+        found = [self._nursery.parent_task]
+        for task in found:
+            yield task
+            for nursery in task.child_nurseries:
+                if nursery is not self._nursery:  # that of the nodes, and of the faults
+                    found.extend(nursery.child_tasks)
 
     def _stop(self, why: StandstillError) -> None:
         if self._standing is None:

@@ -11,7 +11,7 @@ from ergo_py import Actor, Caller, Threads
 from ergo_py.meta.sockets.socket_source import connect, listen
 from ergo_py.testing import World
 from ergo_py.testing.leaks import LeakError
-from ergo_py.testing.world.clock import LivelockError, StandstillError
+from ergo_py.testing.world.clock import EndlessWaitError, LivelockError, StandstillError
 from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 from tests.support import replace_private
@@ -94,6 +94,84 @@ def test_tasks_that_run_without_time_end_the_world_with_an_error(
 
     assert isinstance(raised.value, StandstillError)
     assert "test_left.py" in raised.value.tasks[0]
+
+
+class Bells(Actor):
+    """Rings each bell, so many seconds after the one before."""
+
+    def __init__(self, bells: list[trio.Event], seconds: float) -> None:
+        self.bells, self.seconds = iter(bells), seconds
+
+    def init(self) -> None:
+        self.send_after(self.seconds, self.pid, next(self.bells))
+
+    def handle_message(self, message: trio.Event, sender: Any) -> None:
+        message.set()
+        bell = next(self.bells, None)
+        if bell is not None:
+            self.send_after(self.seconds, self.pid, bell)
+
+
+async def connected(world: World) -> None:
+    a, b = await world.start(2)
+    await a.run(lambda node: node.at(b.name).ping())
+
+
+@pytest.fixture
+def early_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_private(monkeypatch, "seconds between looks at the test of a world", 60.0)
+    replace_private(monkeypatch, "jumps between looks at the test of a world", 30)
+
+
+@pytest.mark.usefixtures("early_looks")
+@pytest.mark.parametrize("is_shielded", [False, True])
+def test_a_test_that_waits_for_ever_while_its_nodes_run_on_fails(is_shielded: bool) -> None:
+    async def wait_for_nothing() -> None:
+        with trio.CancelScope(shield=is_shielded):
+            await trio.Event().wait()
+
+    async def test(world: World) -> None:
+        await connected(world)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_nothing)
+
+    with pytest.raises(EndlessWaitError, match=r"fail_after(.|\n)*in wait_for_nothing") as raised:
+        run(test)
+
+    assert isinstance(raised.value, StandstillError)
+    assert ["test_left.py" in task for task in raised.value.tasks] == [True, True]
+
+
+@pytest.mark.usefixtures("early_looks")
+def test_a_long_sleep_of_a_test_is_no_endless_wait() -> None:
+    async def test(world: World) -> None:
+        await connected(world)
+        await trio.sleep(600)
+
+    run(test)
+
+
+@pytest.mark.usefixtures("early_looks")
+def test_a_test_that_goes_on_now_and_then_does_not_wait_for_ever() -> None:
+    async def test(world: World) -> None:
+        await connected(world)
+        bells = [trio.Event() for _ in range(15)]
+        await world.nodes["a@world"].run(lambda node: node.spawn(Bells, bells, 50.0))
+        for bell in bells:
+            await bell.wait()
+
+    run(test)
+
+
+@pytest.mark.usefixtures("early_looks")
+def test_a_test_may_wait_for_a_few_late_timers() -> None:
+    async def test(world: World) -> None:
+        [a] = await world.start(1)
+        bells = [trio.Event() for _ in range(10)]
+        await a.run(lambda node: node.spawn(Bells, bells, 86_400.0))
+        await bells[-1].wait()
+
+    run(test)
 
 
 def test_many_passes_with_time_between_them_are_no_livelock(
