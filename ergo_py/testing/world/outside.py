@@ -90,7 +90,7 @@ class Entrances:
         self._random = random.Random(repr((seed, "urandom")))
         self._threads = threads
         self._now = now
-        """The time of the world."""
+        """The seconds of the node that asks."""
         self._loop = 0
         self.errors: list[OutsideError] = []
         """The refused uses, the first first. A process may have caught the exception."""

@@ -74,7 +74,7 @@ class World:
         self.sockets: WorldSockets = WorldSockets(
             plan.seed, self.owners, self.history, self.threads
         )
-        self.entrances: Entrances = Entrances(plan.seed, self.threads, self.clock.world_time)
+        self.entrances: Entrances = Entrances(plan.seed, self.threads, self.clock.current_time)
         self.order: WorldOrder = WorldOrder(
             plan.seed, plan.is_shuffled, self.owners, self._begin_pass
         )

@@ -1,5 +1,6 @@
 """The clock of a world jumps when no task is ready, and a world that stands still says so."""
 
+import time
 from time import perf_counter
 from typing import Any
 
@@ -125,6 +126,13 @@ class Silent(Actor):
         return NO_REPLY
 
 
+class Watch(Actor):
+    """Tells the time of day."""
+
+    def handle_call(self, request: Any, caller: Caller) -> float:
+        return time.time()
+
+
 @pytest.mark.parametrize("rate", [0.1, -0.1, 0.5])
 def test_the_clock_of_a_node_runs_at_its_own_rate(rate: float) -> None:
     world = skewed(rate)
@@ -134,6 +142,26 @@ def test_the_clock_of_a_node_runs_at_its_own_rate(rate: float) -> None:
     assert ends["a@world has waited"] == pytest.approx(4 / (1 + rate), abs=1e-6)
     assert ends["b@world has slept"] == 4
     assert ends["b@world has waited"] == 4
+
+
+def test_the_time_of_day_of_a_node_goes_wrong_with_its_clock() -> None:
+    times: dict[str, float] = {}
+
+    async def test(world: World) -> None:
+        (a, b) = await world.start(2)
+        began = time.time()
+        world.faults()
+        await trio.sleep(20)
+        for node in (a, b):
+            pid = await node.node.spawn(Watch)
+            times[node.name] = (await node.call(pid, None)) - began
+        times["test"] = time.time() - began
+
+    world = World(Plan.read("seed=1; 0 skew a@world 10 0.1"), is_drawn=False)
+    assert run_world(world, test) is None
+
+    assert times["a@world"] == pytest.approx(21, abs=1e-3)
+    assert times["b@world"] == times["test"] == 20
 
 
 def test_a_deadline_moves_when_the_rate_changes() -> None:
