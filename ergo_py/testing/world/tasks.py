@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from random import Random
 from typing import Any, Final
 
@@ -11,7 +12,15 @@ from trio.lowlevel import Task, current_task
 from ..._core.runtime.abandonable import frames_of
 from ..._core.runtime.bridge import get_ident
 
-__all__ = ["THREAD", "TaskOwners", "WorldOrder", "describe_tasks", "lift_shields", "tasks_of_run"]
+__all__ = [
+    "THREAD",
+    "TaskOwners",
+    "TasksOfTest",
+    "WorldOrder",
+    "describe_tasks",
+    "lift_shields",
+    "tasks_of_run",
+]
 
 _CONTEXT: Final[Any] = trio._core._run.GLOBAL_RUN_CONTEXT
 THREAD: Final = ": thread"
@@ -103,6 +112,40 @@ class TaskOwners:
             if task._counter in known:
                 self._owners[task._counter] = known[task._counter]
         self._forget_at = 2 * len(self._owners) + _ENDED
+
+
+class TasksOfTest:
+    """The tasks of the test itself, without those of its nodes and faults."""
+
+    def __init__(self) -> None:
+        self.nursery: trio.Nursery | None = None
+        """That of the nodes and faults, in the main task; None until the world runs."""
+        self._steps: dict[int, int] = {}
+        """The steps of each task at the last look."""
+
+    def begin_beside(self, nursery: trio.Nursery) -> None:
+        """The main task has opened the nursery of the nodes and faults, and runs the test."""
+        self.nursery = nursery
+
+    def stands_still(self) -> bool:
+        """Whether none of them has made a step since the last look, and none has a deadline.
+        Nodes that are connected always have deadlines.
+        """
+        tasks = self.tasks()
+        before, self._steps = self._steps, {}
+        if any(task._cancel_status.effective_deadline() < inf for task in tasks):
+            return False
+        self._steps = {task._counter: task._schedule_points for task in tasks}
+        return self._steps == before
+
+    def tasks(self) -> list[Any]:
+        """The tasks."""
+        found = [] if self.nursery is None else [self.nursery.parent_task]
+        for task in found:
+            for nursery in task.child_nurseries:
+                if nursery is not self.nursery:
+                    found.extend(nursery.child_tasks)
+        return found
 
 
 class WorldOrder(Random):

@@ -2,8 +2,7 @@
 
 import gc
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from math import inf
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +27,14 @@ from .machine.threads import WorldThreads
 from .node import Start, WorldNode
 from .outside import Entrances, OutsideError
 from .plan import FaultRates, Plan, PlanError
-from .tasks import TaskOwners, WorldOrder, describe_tasks, lift_shields, tasks_of_run
+from .tasks import (
+    TaskOwners,
+    TasksOfTest,
+    WorldOrder,
+    describe_tasks,
+    lift_shields,
+    tasks_of_run,
+)
 
 if TYPE_CHECKING:
     from ...network.carriers.memory import Memory
@@ -85,9 +91,7 @@ class World:
         self._scope = trio.CancelScope()
         self._standing: StandstillError | None = None
         """Why the world cannot go on."""
-        self._steps: dict[int, int] = {}
-        """The steps of each task of the test at the last look."""
-        self._nursery: trio.Nursery | None = None
+        self._test: TasksOfTest = TasksOfTest()
         self._remains: list[trio.lowlevel.Task] = []
         """The tasks of crashed nodes."""
         self._faults: FaultRun | None = None
@@ -280,14 +284,15 @@ class World:
         self._soon(node.live)
 
     def _soon(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
-        if self._nursery is None:
+        if self._test.nursery is None:
             raise NotAllowedError("this world does not run")
-        self._nursery.start_soon(function, *args)
+        self._test.nursery.start_soon(function, *args)
 
     async def main(self, function: Callable[["World"], Awaitable[object]]) -> None:
         """Run a test in the world."""
         with self._scope:
-            async with trio.open_nursery() as self._nursery:
+            async with trio.open_nursery() as nursery:
+                self._test.begin_beside(nursery)
                 try:
                     await function(self)
                     self._refuse_unknown()
@@ -350,26 +355,8 @@ class World:
         self._stop(StandstillError(describe_tasks(tasks_of_run())))
 
     def _look_at_test(self) -> None:
-        """A standstill, too, if the tasks of the test have made no step since the last look and
-        have no deadline. Nodes that are connected have deadlines for ever.
-        """
-        tasks = [*self._tasks_of_test()]
-        steps = {task._counter: task._schedule_points for task in tasks}
-        if any(task._cancel_status.effective_deadline() < inf for task in tasks):
-            steps = {}
-        elif steps == self._steps:
-            self._stop(EndlessWaitError(describe_tasks(tasks)))
-        self._steps = steps
-
-    def _tasks_of_test(self) -> Iterator[Any]:
-        if self._nursery is None:
-            return
-        found = [self._nursery.parent_task]
-        for task in found:
-            yield task
-            for nursery in task.child_nurseries:
-                if nursery is not self._nursery:  # that of the nodes, and of the faults
-                    found.extend(nursery.child_tasks)
+        if self._test.stands_still():
+            self._stop(EndlessWaitError(describe_tasks(self._test.tasks())))
 
     def _stop(self, why: StandstillError) -> None:
         if self._standing is None:

@@ -125,7 +125,7 @@ def early_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("early_looks")
 @pytest.mark.parametrize("is_shielded", [False, True])
-def test_a_test_that_waits_for_ever_while_its_nodes_run_on_fails(is_shielded: bool) -> None:
+def test_a_test_that_waits_without_end_while_its_nodes_run_on_fails(is_shielded: bool) -> None:
     async def wait_for_nothing() -> None:
         with trio.CancelScope(shield=is_shielded):
             await trio.Event().wait()
@@ -152,7 +152,7 @@ def test_a_long_sleep_of_a_test_is_no_endless_wait() -> None:
 
 
 @pytest.mark.usefixtures("early_looks")
-def test_a_test_that_goes_on_now_and_then_does_not_wait_for_ever() -> None:
+def test_a_test_that_goes_on_now_and_then_does_not_wait_without_end() -> None:
     async def test(world: World) -> None:
         await connected(world)
         bells = [trio.Event() for _ in range(15)]
