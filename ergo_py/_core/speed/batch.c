@@ -76,7 +76,8 @@ static int admit_waiters(Batch* batch) {
 }
 
 /* Fairness, as in serve(): read the clock on every eighth message and on the last of the burst, or
-   after each message if messages are slow or are published to others. 1 if other tasks have to run, -1 with an error. */
+   after each message if messages are slow or are published to others. 1 if other tasks have to run,
+   -1 with an error. */
 static int batch_is_over(Batch* batch) {
     long long handled = batch_handled(batch);
     if ((batch->last - handled) & batch->mask) return 0;

@@ -20,8 +20,8 @@ PASSES: Final = 100_000
 busiest worlds of the tests take some thousands.
 """
 
-LOOK_SECONDS: Final = 3600.0
-LOOK_JUMPS: Final = 1_000
+CHECK_SECONDS: Final = 3600.0
+CHECK_JUMPS: Final = 1_000
 """Seconds of a world, and jumps of its clock, after which its test has to have made a step, or to
 have a deadline. Both: hourly timers jump for days, and a busy node jumps a thousand times a second.
 """
@@ -185,13 +185,13 @@ class WorldClock(trio.abc.Clock):
         owners: TaskOwners,
         poll: Callable[[], bool],
         has_sockets: Callable[[], bool],
-        look_at_test: Callable[[], None],
+        check_test: Callable[[], None],
     ) -> None:
         self._now = 0.0
-        self._look_at_test = look_at_test
-        """Called now and then."""
-        self._look_at, self._look_after = LOOK_SECONDS, LOOK_JUMPS
-        """The time and the jumps of the next look."""
+        self._check_test = check_test
+        """Called now and then: whether the test still goes on."""
+        self._check_at, self._check_after = CHECK_SECONDS, CHECK_JUMPS
+        """The time and the jumps of the next check."""
         self._poll = poll
         """Wakes the tasks of threads that are ready, and says whether there are any."""
         self._has_sockets = has_sockets
@@ -285,7 +285,7 @@ class WorldClock(trio.abc.Clock):
         self.jumps += 1
         if not self.jumps % _COLLECT:
             gc.collect()
-        if deadline >= self._look_at and self.jumps >= self._look_after:
-            self._look_at, self._look_after = deadline + LOOK_SECONDS, self.jumps + LOOK_JUMPS
-            self._look_at_test()
+        if deadline >= self._check_at and self.jumps >= self._check_after:
+            self._check_at, self._check_after = deadline + CHECK_SECONDS, self.jumps + CHECK_JUMPS
+            self._check_test()
         return 0.0

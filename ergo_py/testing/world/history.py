@@ -110,19 +110,14 @@ class History:
         whole.update(self._passes)
         return str(whole.hexdigest())
 
-    def mix(self, *values: object) -> None:
-        """Let values count for the digest."""
-        self._mix_passes()
-        self._hash.update(repr((self.now(), *values)).encode())
-
-    def mix_frame(self, sender: str, to: str, frame: bytes) -> None:
-        """Let a frame count for the digest. There are many: without ``repr()``, which takes longer
-        than the hash.
+    def mix(self, *values: object, data: bytes = b"") -> None:
+        """Let values count for the digest, and bytes that travel. These come apart: their
+        ``repr()`` takes longer than the hash.
         """
         self._passes.append(self.now())
         self._mix_passes()
-        self._hash.update(f"{sender} {to} {len(frame)} ".encode())
-        self._hash.update(frame)
+        self._hash.update(repr((*values, len(data))).encode())
+        self._hash.update(data)
 
     def mix_pass(self, tasks: int) -> None:
         """Let a pass of the loop count for the digest."""

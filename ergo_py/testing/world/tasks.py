@@ -121,14 +121,14 @@ class TasksOfTest:
         self.nursery: trio.Nursery | None = None
         """That of the nodes and faults, in the main task; None until the world runs."""
         self._steps: dict[int, int] = {}
-        """The steps of each task at the last look."""
+        """The steps of each task at the last check."""
 
-    def begin_beside(self, nursery: trio.Nursery) -> None:
+    def begin(self, nursery: trio.Nursery) -> None:
         """The main task has opened the nursery of the nodes and faults, and runs the test."""
         self.nursery = nursery
 
     def stands_still(self) -> bool:
-        """Whether none of them has made a step since the last look, and none has a deadline.
+        """Whether none of them has made a step since the last check, and none has a deadline.
         Nodes that are connected always have deadlines.
         """
         tasks = self.tasks()

@@ -73,7 +73,7 @@ class World:
         """Whether `faults` draws the faults from the seed; otherwise those of the plan count."""
         self.owners: TaskOwners = TaskOwners()
         self.clock: WorldClock = WorldClock(
-            self._stand_still, self.owners, self._poll, self._has_sockets, self._look_at_test
+            self._stand_still, self.owners, self._poll, self._has_sockets, self._check_test
         )
         self.history: History = History(self.clock.world_time)
         self.threads: WorldThreads = WorldThreads(plan.seed, self.owners, self.history, self._fail)
@@ -292,7 +292,7 @@ class World:
         """Run a test in the world."""
         with self._scope:
             async with trio.open_nursery() as nursery:
-                self._test.begin_beside(nursery)
+                self._test.begin(nursery)
                 try:
                     await function(self)
                     self._refuse_unknown()
@@ -354,7 +354,7 @@ class World:
     def _stand_still(self) -> None:
         self._stop(StandstillError(describe_tasks(tasks_of_run())))
 
-    def _look_at_test(self) -> None:
+    def _check_test(self) -> None:
         if self._test.stands_still():
             self._stop(EndlessWaitError(describe_tasks(self._test.tasks())))
 

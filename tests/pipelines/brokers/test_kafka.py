@@ -100,7 +100,7 @@ def test_a_consumer_that_joins_takes_the_items_of_its_partitions_only(cluster: C
     items = taken(first, 40)
     second.open()
     moved: list[Item] = []
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while len(moved) < 20:
         assert time.monotonic() < end
         assert first.take(100) == []  # no item that it keeps comes again

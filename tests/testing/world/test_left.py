@@ -118,12 +118,12 @@ async def connected(world: World) -> None:
 
 
 @pytest.fixture
-def early_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_private(monkeypatch, "seconds between looks at the test of a world", 60.0)
-    replace_private(monkeypatch, "jumps between looks at the test of a world", 30)
+def early_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_private(monkeypatch, "seconds between checks of the test of a world", 60.0)
+    replace_private(monkeypatch, "jumps between checks of the test of a world", 30)
 
 
-@pytest.mark.usefixtures("early_looks")
+@pytest.mark.usefixtures("early_checks")
 @pytest.mark.parametrize("is_shielded", [False, True])
 def test_a_test_that_waits_without_end_while_its_nodes_run_on_fails(is_shielded: bool) -> None:
     async def wait_for_nothing() -> None:
@@ -142,7 +142,7 @@ def test_a_test_that_waits_without_end_while_its_nodes_run_on_fails(is_shielded:
     assert ["test_left.py" in task for task in raised.value.tasks] == [True, True]
 
 
-@pytest.mark.usefixtures("early_looks")
+@pytest.mark.usefixtures("early_checks")
 def test_a_long_sleep_of_a_test_is_no_endless_wait() -> None:
     async def test(world: World) -> None:
         await connected(world)
@@ -151,7 +151,7 @@ def test_a_long_sleep_of_a_test_is_no_endless_wait() -> None:
     run(test)
 
 
-@pytest.mark.usefixtures("early_looks")
+@pytest.mark.usefixtures("early_checks")
 def test_a_test_that_goes_on_now_and_then_does_not_wait_without_end() -> None:
     async def test(world: World) -> None:
         await connected(world)
@@ -163,7 +163,7 @@ def test_a_test_that_goes_on_now_and_then_does_not_wait_without_end() -> None:
     run(test)
 
 
-@pytest.mark.usefixtures("early_looks")
+@pytest.mark.usefixtures("early_checks")
 def test_a_test_may_wait_for_a_few_late_timers() -> None:
     async def test(world: World) -> None:
         [a] = await world.start(1)

@@ -162,7 +162,7 @@ class WorldDatagrams:
 
     def _send(self, source: _DatagramSocket, data: bytes, to: Peer) -> None:
         number = next(self._numbers)
-        self._history.mix("datagram", number, source.local, to, data)
+        self._history.mix("datagram", number, source.local, to, data=data)
         spawn_system_task(
             self._carry, source, to, data, self._random("datagram", number), name=_TASK
         )

@@ -17,5 +17,5 @@ class WorldNetwork(Memory):
 
     def carry(self, sender: str, to: str, frame: bytes) -> None:
         """Carry a frame, and note it."""
-        self._history.mix_frame(sender, to, frame)
+        self._history.mix(sender, to, data=frame)
         super().carry(sender, to, frame)

@@ -271,7 +271,7 @@ class WorldSockets:
             while (far := source.far) is not None:
                 await wait_readable(far)
                 data = far.recv(_READ)  # raises if it was closed in the same pass
-                self._history.mix("bytes", made.number, source is made.ends[0], data)
+                self._history.mix("bytes", made.number, source is made.ends[0], data=data)
                 for piece in self._pieces(made, data):
                     for node in made.nodes:
                         await self._pass(node, made.random)
