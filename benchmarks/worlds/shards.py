@@ -27,13 +27,16 @@ __all__ = ["fleet", "moves"]
 
 SHARDS = 3
 LEASE = 4.0
-STEPS = 20
+STEPS = 8
+"""Commands of a client."""
 LATE = 5.0
 """Seconds that a commit to a late disk may take."""
 TRIES = 6
 """How often a client repeats a command."""
-SETTLED = 15.0
-"""Seconds after the last fault in which all shards have hosts, and all messages have arrived."""
+SETTLED = 10.0
+"""Seconds after the last fault in which all shards have hosts, and all messages have arrived: two
+leases and a pause before another attempt.
+"""
 
 
 @dataclass(frozen=True)
@@ -362,7 +365,7 @@ class Mover:
     async def work(self, number: int) -> None:
         """Give commands: calls and messages."""
         random = Random(repr((self.world.plan.seed, "worker", number)))
-        for step in range(STEPS):
+        for step in range(2 * STEPS):
             await trio.sleep(random.choice((0.0, 0.01, 0.1, 0.5)))
             key, node, id = (
                 random.choice(list(ACCOUNTS)),
