@@ -200,12 +200,13 @@ class Broker(Source, Sink, Generic[L, P]):
 
     def find(self, messages: Iterable[Message[P]]) -> None:
         """Messages have come: items for ``take``, but for those that the pipeline has already."""
-        # All at once: some libraries deliver a message in less time than a call takes.
-        held, find, make, numbers = self.held, self.found.append, Item._make, self._numbers
+        # All at once: some libraries deliver a message in less time than a call takes. The class of
+        # items would call a function for each.
+        held, find, make, numbers = self.held, self.found.append, tuple.__new__, self._numbers
         for body, key, place, redelivered, lasting in messages:
             receipt = next(numbers) if lasting is None else lasting
             if receipt not in held:
-                find(make((body, key, receipt, redelivered, None)))
+                find(make(Item, (body, key, receipt, redelivered, None)))
             held[receipt] = place
 
     def take(self, most: int) -> list[Item]:
@@ -233,24 +234,27 @@ class Broker(Source, Sink, Generic[L, P]):
 
     def ack(self, items: list[Item]) -> None:
         """Acknowledge items. The broker delivers those again whose places did not last."""
-        places = [self.held[item.receipt] for item in items if item.receipt in self.held]
-        if places:
-            self.confirm(places)
-            self.forget(items)
+        if places := self._places_of(items):
+            self.confirm([*places.values()])
+            self._forget(places)
 
     def fail(self, items: list[Item], error: Exception) -> None:
         """Leave the items to the broker, and hold them no longer."""
-        places = [self.held[item.receipt] for item in items if item.receipt in self.held]
-        if places:
-            self.give_back(places)
-            self.forget(items)
+        if places := self._places_of(items):
+            self.give_back([*places.values()])
+            self._forget(places)
             if self.sends_again_when_opened:
                 self._given_up += len(places)
 
-    def forget(self, items: list[Item]) -> None:
-        """Hold items no longer."""
-        for item in items:
-            self.held.pop(item.receipt, None)
+    def _places_of(self, items: list[Item]) -> dict[Any, P]:
+        """The places of the items that are held, by their receipts."""
+        held, receipts = self.held, [item.receipt for item in items]
+        return {receipt: held[receipt] for receipt in receipts if receipt in held}
+
+    def _forget(self, receipts: Iterable[Any]) -> None:
+        """Hold these items no longer."""
+        for receipt in receipts:
+            self.held.pop(receipt, None)
 
     def drop(self, is_gone: Callable[[P], bool]) -> None:
         """Another consumer gets the items of these places, also those that ``take`` has not
