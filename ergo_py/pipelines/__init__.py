@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .brokers.postgres_queue import PostgresQueue
     from .brokers.redis_stream import RedisStream
     from .brokers.sqlite_queue import SQLiteQueue
+    from .database import ToDatabase
     from .item import Item
     from .lanes import Retry
     from .pipeline import Pipeline
@@ -36,6 +37,7 @@ __all__ = [
     "Source",
     "Stage",
     "ToActor",
+    "ToDatabase",
 ]
 
 if not TYPE_CHECKING:
@@ -49,6 +51,7 @@ if not TYPE_CHECKING:
             "brokers.postgres_queue": "PostgresQueue",
             "brokers.redis_stream": "RedisStream",
             "brokers.sqlite_queue": "SQLiteQueue",
+            "database": "ToDatabase",
             "item": "Item",
             "lanes": "Retry",
             "pipeline": "Pipeline",

@@ -5,11 +5,12 @@ python mqtt_readings.py mqtt://localhost readings.db
 
 import sqlite3
 import sys
+from functools import partial
 
 import trio
 
 from ergo_py import ChildSpec, Node, run
-from ergo_py.pipelines import MQTT, Item, Pipeline, Sink, Stage
+from ergo_py.pipelines import MQTT, Item, Pipeline, Stage, ToDatabase
 
 
 class Read(Stage):
@@ -17,32 +18,21 @@ class Read(Stage):
         return item.key, float(item.body)  # the key is the topic
 
 
-class Store(Sink):
-    """Stores the readings of 50 milliseconds in a transaction."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(batch=500, within=0.05)
-        self.path = path
-
-    def open(self) -> None:
-        self.file = sqlite3.connect(self.path)
-        self.file.execute("create table if not exists reading (sensor text, value real)")
-
-    def handle_batch(self, items: list[Item]) -> None:
-        with self.file:
-            rows = [item.body for item in items]
-            self.file.executemany("insert into reading values (?, ?)", rows)
-
-    def close(self) -> None:
-        if hasattr(self, "file"):
-            self.file.close()
+def database(path: str) -> sqlite3.Connection:
+    file = sqlite3.connect(path)
+    file.execute("create table if not exists reading (sensor text, value real)")
+    return file
 
 
 def readings(url: str, path: str) -> ChildSpec:
-    source = MQTT(url, "sensors/#", session="readings")
-    return ChildSpec(
-        "readings", Pipeline.spec(source, Read(), Store(path), poison=MQTT(url, "unreadable"))
+    insert = "insert into reading values (?, ?)"
+    pipeline = Pipeline.spec(
+        MQTT(url, "sensors/#", session="readings"),
+        Read(),
+        ToDatabase(partial(database, path), insert, within=0.05),  # a transaction for 50 ms
+        poison=MQTT(url, "unreadable"),
     )
+    return ChildSpec("readings", pipeline)
 
 
 async def main(node: Node) -> None:

@@ -3,7 +3,7 @@ them.
 
     udp ─┐              ┌─> decoder ─> a device: the program
          ├─> readings ──┤
-    tcp ─┘  (pipeline)  └─> Store ───> a thread: SQLite
+    tcp ─┘  (pipeline)  └─> a thread: SQLite
 
 An intake calls the pipeline with its frames, and acknowledges them when it has the answer. Every
 part may fail alone. Its supervisor restarts it, and its caller asks again. That may store a reading
@@ -14,7 +14,6 @@ import json
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -34,7 +33,7 @@ from ergo_py import (
 )
 from ergo_py.devices import DeviceBridge, DeviceClosedError, DeviceLost, DeviceOpened, DeviceSend
 from ergo_py.meta import TCP, UDP
-from ergo_py.pipelines import Batch, Item, Pipeline, Retry, Sink, ToActor
+from ergo_py.pipelines import Batch, Pipeline, Retry, ToActor, ToDatabase
 
 __all__ = ["FRAMES", "Gateway", "Program", "Where", "connect"]
 
@@ -83,32 +82,6 @@ class Decoder(Actor):
     def handle_message(self, message: DeviceOpened | DeviceLost, sender: object) -> None:
         if isinstance(message, DeviceLost):
             self.log.warning("the program is lost", why=message.why)
-
-
-class Store(Sink):
-    """Stores all readings of a batch or none. Those that were stored before a crash are there
-    already.
-    """
-
-    def __init__(self, path: Path, patience: float) -> None:
-        super().__init__()
-        self.path, self.stuck_after = path, patience
-
-    def open(self) -> None:
-        self.database = connect(self.path)
-
-    def handle_batch(self, items: list[Item]) -> None:
-        readings = [reading for item in items for reading in item.body]
-        with self.database:
-            self.database.executemany("insert or ignore into reading values (?, ?, ?, ?)", readings)
-
-    def wake(self) -> None:
-        with suppress(AttributeError, sqlite3.ProgrammingError):  # not open yet, or closed
-            self.database.interrupt()
-
-    def close(self) -> None:
-        with suppress(AttributeError):  # `open` has failed
-            self.database.close()
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -184,9 +157,11 @@ class Gateway(Supervisor):
     """
 
     def __init__(self, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> None:
+        # Readings that were stored before a crash are there already.
+        insert = "insert or ignore into reading values (?, ?, ?, ?)"
         readings = Pipeline.spec(
             ToActor("decoder", timeout=2 * patience),
-            Store(path, patience),
+            ToDatabase(partial(connect, path), insert, stuck_after=patience),
             retry=Retry(100_000, AGAIN),  # a full disk is full for a day, and nothing is lost
             on_stop=Drain(1.0),  # devices send again what they have no answer for
         )

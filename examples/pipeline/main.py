@@ -1,45 +1,29 @@
-"""A pipeline from a queue in a file into a slow database: lines are checked, stored in batches, and
+"""A pipeline from a queue in a file into a database: lines are checked, stored in batches, and
 acknowledged when they are stored. Wrong lines are put aside, and a kill loses nothing.
 
     python examples/pipeline/main.py
 """
 
 import sqlite3
-import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import trio
 
 from ergo_py import Backoff, ChildSpec, Node, run
-from ergo_py.pipelines import Item, Pipeline, Retry, Sink, SQLiteQueue, Stage
+from ergo_py.pipelines import Item, Pipeline, Retry, SQLiteQueue, Stage, ToDatabase
 
-__all__ = ["Check", "Store", "rows", "stored"]
+__all__ = ["Check", "rows", "stored"]
+
+LINES = 5000
 
 
 class Check(Stage):
     def handle(self, item: Item) -> tuple[int, str, float]:
         number, sensor, value = item.body.decode().split()  # an exception fails this line only
         return int(number), sensor, float(value)
-
-
-class Store(Sink):
-    def __init__(self, place: Path, seconds: float) -> None:
-        super().__init__(batch=100, within=0.05)
-        self.place, self.seconds = place, seconds
-
-    def open(self) -> None:
-        self.database = connect(self.place)
-
-    def handle_batch(self, items: list[Item]) -> None:
-        lines = [item.body for item in items]
-        with self.database:  # a transaction: a line that comes again is there already
-            self.database.executemany("insert or ignore into row values (?, ?, ?)", lines)
-            time.sleep(self.seconds)  # as a database on the other side of the ocean
-
-    def close(self) -> None:
-        self.database.close()
 
 
 def connect(place: Path) -> sqlite3.Connection:
@@ -53,11 +37,13 @@ def stored(place: Path) -> int:
         return len(database.execute("select number from row").fetchall())
 
 
-def rows(queue: SQLiteQueue, place: Path, seconds: float) -> ChildSpec:
+def rows(queue: SQLiteQueue, place: Path) -> ChildSpec:
+    # A line that comes again is there already.
+    insert = "insert or ignore into row values (?, ?, ?)"
     pipeline = Pipeline.spec(
         queue,
         Check(),
-        Store(place, seconds),
+        ToDatabase(partial(connect, place), insert, batch=100, within=0.05),
         most_unacknowledged=200,  # so many lines may be under way, and come again after a kill
         retry=Retry(1, Backoff(0.01, 1.0)),
         poison=SQLiteQueue(place / "queue.db", "refused"),
@@ -70,12 +56,12 @@ async def main(node: Node) -> None:
         place = Path(folder)
         queue = SQLiteQueue(place / "queue.db", "lines")
         # Any number of programs put lines, also while no pipeline runs.
-        queue.put(b"some rubbish", *(b"%d hall %d" % (n, 20 + n % 5) for n in range(2000)))
-        await node.supervise([rows(queue, place, 0.01)])
-        for enough in (500, 1000, 2000):
+        queue.put(b"some rubbish", *(b"%d hall %d" % (n, 20 + n % 5) for n in range(LINES)))
+        await node.supervise([rows(queue, place)])
+        for enough in (LINES // 5, LINES // 2, LINES):
             while stored(place) < enough:  # noqa: ASYNC110 - the database has no event
                 await trio.sleep(0.01)
-            if enough < 2000:
+            if enough < LINES:
                 node.kill("rows")
         await node.drain()  # acknowledges the last lines
         print(f"{stored(place)} rows are stored, though the pipeline was killed twice")

@@ -22,7 +22,7 @@ from ergo_py.devices import DeviceSend
 from ergo_py.testing import no_leaks
 from examples.gateway.__main__ import start, where
 from examples.gateway.decode import encode
-from examples.gateway.gateway import FRAMES, Program, Store, connect
+from examples.gateway.gateway import FRAMES, Program, connect
 from examples.gateway.load import Device, fire, reading, value_of
 from tests.examples.programs import ROOT, running
 from tests.meta.owner import owning
@@ -38,16 +38,6 @@ def nothing_is_left() -> Iterator[None]:
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     return tmp_path / "telemetry.db"
-
-
-def test_a_store_may_be_woken_and_closed_at_any_moment(database: Path) -> None:
-    store = Store(database, patience=5.0)
-    store.wake()
-    store.close()
-    store.open()
-    store.wake()
-    store.close()
-    store.wake()
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ergo_py import Node
-from ergo_py.pipelines import SQLiteQueue
-from examples.pipeline.main import Store, rows, stored
+from ergo_py.pipelines import SQLiteQueue, ToDatabase
+from examples.pipeline.main import rows, stored
 from tests.meta.owner import eventually
 from tests.support import running_node
 
@@ -21,7 +21,7 @@ async def running(place: Path, *lines: bytes) -> AsyncIterator[Node]:
     queue = SQLiteQueue(place / "queue.db", "lines")
     queue.put(*lines)
     async with running_node() as node:
-        await node.supervise([rows(queue, place, 0.0)])
+        await node.supervise([rows(queue, place)])
         yield node
 
 
@@ -47,15 +47,15 @@ async def test_lines_are_stored_and_a_wrong_line_is_put_aside_with_its_error(
 async def test_an_outage_of_the_database_costs_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    working = Store.open
+    working = ToDatabase.open
     outages = [sqlite3.OperationalError("disk is full")] * 3
 
-    def fail(store: Store) -> None:
-        working(store)
+    def fail(database: ToDatabase) -> None:
+        working(database)
         if outages:
             raise outages.pop()
 
-    monkeypatch.setattr(Store, "open", fail)
+    monkeypatch.setattr(ToDatabase, "open", fail)
     async with running(tmp_path, b"1 hall 21.5"):
         await eventually(lambda: stored(tmp_path) == 1)
 
