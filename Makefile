@@ -94,12 +94,9 @@ pyright: $(DEV)
 test: $(DEV)    ## Run the tests; ARGS="tests/_core -k mailbox" selects
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-# Pytest keeps the rewritten assertions beside the tests; without this step each worker process
-# rewrites all of them for itself. Later each rewrites the few that have changed. Hypothesis keeps
-# its table of characters, which takes seconds where lines are counted.
+# Hypothesis keeps its table of characters, which takes seconds where lines are counted.
 $(VENV)/.prepared: $(DEV)
 	$(BIN)/python -W ignore -c 'import hypothesis.strategies as st; st.text().example()'
-	$(BIN)/python -m pytest --collect-only -qq > /dev/null || true  # the test run reports errors
 	@touch $@
 
 # The tests of the kernel, of supervision, of the parsers and of the promises in pure Python, with the
