@@ -158,7 +158,7 @@ class Gateway(Supervisor):
 
     def __init__(self, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> None:
         # Readings that were stored before a crash are there already.
-        insert = "insert or ignore into reading values (?, ?, ?, ?)"
+        insert = "insert into reading values (?, ?, ?, ?) on conflict do nothing"
         readings = Pipeline.spec(
             ToActor("decoder", timeout=2 * patience),
             ToDatabase(partial(connect, path), insert, stuck_after=patience),

@@ -39,7 +39,7 @@ def stored(place: Path) -> int:
 
 def rows(queue: SQLiteQueue, place: Path) -> ChildSpec:
     # A line that comes again is there already.
-    insert = "insert or ignore into row values (?, ?, ?)"
+    insert = "insert into row values (?, ?, ?) on conflict do nothing"
     pipeline = Pipeline.spec(
         queue,
         Check(),

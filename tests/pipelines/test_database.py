@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from contextlib import closing
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,19 @@ def test_a_batch_without_rows_needs_no_transaction(tmp_path: Path) -> None:
     assert stored(tmp_path) == []
 
 
-@pytest.mark.parametrize("bad", [(1, "again"), (9, None), (9,), "9", 9, [(8, "eight"), (9,)]])
-def test_a_batch_with_a_bad_row_leaves_no_row(tmp_path: Path, bad: object) -> None:
-    sink = into(tmp_path)
+WITH = "with new (number, name) as (values (?, ?)) insert into row select number, name from new"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"isolation_level": None}, {"isolation_level": "EXCLUSIVE"}]
+)
+@pytest.mark.parametrize("statement", [INSERT, WITH])
+@pytest.mark.parametrize("bad", [(1, "again"), (9, None), (9,), [(8, "eight"), (9,)]])
+def test_a_batch_with_a_bad_row_leaves_no_row(
+    tmp_path: Path, bad: object, statement: str, options: dict[str, Any]
+) -> None:
+    """`sqlite3` begins a transaction for statements with some first words only."""
+    sink = ToDatabase(partial(connect, tmp_path, **options), statement)
     sink.open()
     write(sink, (1, "one"))
     with pytest.raises(sqlite3.Error):
@@ -88,6 +99,36 @@ def test_a_batch_with_a_bad_row_leaves_no_row(tmp_path: Path, bad: object) -> No
     sink.close()
 
     assert stored(tmp_path) == [(1, "one")]
+
+
+@pytest.mark.parametrize("body", ["1a", b"1a", bytearray(b"1a"), 7, None, ["1a"], [[1, "one"]]])
+def test_a_body_that_is_no_row_is_refused(tmp_path: Path, body: object) -> None:
+    """A text of two letters would be a row with two values."""
+    sink = into(tmp_path)
+    sink.open()
+    with pytest.raises(TypeError, match=r"let the stage before return a tuple or a dict, .* not "):
+        write(sink, (1, "one"), body)
+    sink.close()
+
+    assert stored(tmp_path) == []
+
+
+def test_a_new_table_is_there_for_others_before_the_first_batch(tmp_path: Path) -> None:
+    """Uncommitted, it would lock them out."""
+
+    def connected() -> sqlite3.Connection:
+        database = connect(tmp_path)
+        database.execute("insert into row values (0, 'none')")
+        return database
+
+    sink = ToDatabase(connected, INSERT)
+    sink.open()
+    with closing(connect(tmp_path, timeout=0.0)) as other:
+        other.execute("insert into row values (1, 'one')")
+        other.commit()
+    sink.close()
+
+    assert stored(tmp_path) == [(0, "none"), (1, "one")]
 
 
 class Number(Stage):
@@ -241,12 +282,46 @@ def test_bad_arguments_are_refused(
         ToDatabase(*arguments, **options)
 
 
-def test_a_connection_that_commits_each_row_is_refused(tmp_path: Path) -> None:
-    sink = ToDatabase(partial(connect, tmp_path, isolation_level=None), INSERT)
+class Autocommit:
+    """A connection that commits each statement."""
+
+    autocommit = True
+    is_closed = False
+
+    def cursor(self) -> None:
+        raise AssertionError
+
+    commit = cursor
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_connection_with_autocommit_is_refused() -> None:
+    connection = Autocommit()
+    sink = ToDatabase(lambda: connection, INSERT)
 
     with pytest.raises(BadInputError, match="a connection without autocommit"):
         sink.open()
     sink.close()
+    assert connection.is_closed
+
+
+@pytest.mark.parametrize("found", [None, "rows.db", 7])
+def test_a_result_that_is_no_connection_is_refused(found: Any) -> None:
+    sink = ToDatabase(lambda: found, INSERT)
+
+    with pytest.raises(BadInputError, match="returns a connection, with cursor, commit, close"):
+        sink.open()
+    sink.close()
+
+
+def test_an_error_does_not_tell_the_password_of_an_address() -> None:
+    address: Any = "postgresql://ergo:secret@db/shop"
+
+    with pytest.raises(BadInputError) as caught:
+        ToDatabase(address, INSERT)
+    assert "secret" not in str(caught.value)
 
 
 # -- PostgreSQL ------------------------------------------------------------------------------------
@@ -284,3 +359,23 @@ def test_rows_are_stored_in_postgresql_as_a_whole_or_not_at_all() -> None:
         with pytest.raises(BadInputError, match="a connection without autocommit"):
             sink.open()
         sink.close()
+
+
+@needs_postgres
+def test_each_thread_may_make_the_table_when_it_connects() -> None:
+    """Uncommitted, the table of the first thread would lock out the others."""
+    psycopg = pytest.importorskip("psycopg")
+    with running_postgres() as server:
+
+        def connected() -> Any:
+            session = psycopg.connect(server.conninfo, options="-c lock_timeout=5s")
+            session.execute("create table if not exists row (number int primary key, name text)")
+            return session
+
+        first = ToDatabase(connected, "insert into row values (%s, %s)")
+        second = copy(first)
+        first.open()
+        second.open()
+        write(second, (1, "one"))
+        second.close()
+        first.close()
