@@ -248,9 +248,10 @@ class _Worker(MetaProcess):
         try:
             while not self.stopping and (job := self._next_job()) is not None:
                 self._is_busy = True
-                value, failure = job.run(self._target)
+                outcome = job.run(self._target)
                 self._is_busy = False
-                post_to_loop(self._meta, self._finished, self, job, value, failure)
+                post_to_loop(self._meta, self._finished, self, job, *outcome)
+                del job, outcome  # the next call may be long in coming
         finally:
             if self._close is not None:
                 self._close(self._target)

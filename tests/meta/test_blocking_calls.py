@@ -1,8 +1,10 @@
 """Blocking objects behind calls, and blocking loops behind messages."""
 
+import gc
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from itertools import count, pairwise
 from pathlib import Path
@@ -140,6 +142,31 @@ async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:
 
         shown = await owned.node.inspect_meta(calls)
         assert (shown["done"], shown["failed"], shown["busy"]) == ("5", "4", "0")
+
+
+async def test_an_error_is_freed_without_a_garbage_collection() -> None:
+    """With it what the failed function had: a connection to a server, which stayed open."""
+    held: list[weakref.ref[Device]] = []
+
+    def fail(_: Device) -> None:
+        device = Device()
+        held.append(weakref.ref(device))
+        device.fail()
+
+    calls = BlockingCalls(Device())
+    gc.collect()
+    gc.disable()
+    try:
+        async with owning() as owned:
+            await owned.spawn(calls)
+            for _ in range(3):
+                with pytest.raises(LookupError):
+                    await calls.run(fail)
+            await eventually(lambda: not any(each() for each in held))
+    finally:
+        gc.enable()
+
+    assert len(held) == 3
 
 
 async def test_calls_run_in_order_in_the_thread_that_created_the_object() -> None:

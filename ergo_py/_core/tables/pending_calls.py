@@ -236,7 +236,12 @@ class Caller(Expiry):
             error = self.refusal_of_none()
         self.value = self.error = self.callee = self.request = None
         if error is not None:
-            raise error.with_traceback(_given_frames(error))
+            try:
+                raise error.with_traceback(_given_frames(error))
+            finally:
+                # The traceback has this frame, which would keep the error, and all objects of the
+                # callee's frames, until a garbage collection.
+                del error
         return value
 
     def refusal_of_none(self) -> BaseException | None:
