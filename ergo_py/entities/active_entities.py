@@ -188,6 +188,10 @@ class Keeping:
         """The shard of an entity and its token; None if the entity belongs to another node."""
         return _ALONE if self.host is None else self.host.claim_of(address)
 
+    def token_of(self, address: Address) -> int:
+        """The token of an entity's shard, as far as this node knows; 0 if it belongs to no node."""
+        return _ALONE[1] if self.host is None else self.host.token_of(address)
+
     def ring(self) -> None:
         """Wake the task of the keeper."""
         self._bell.ring()

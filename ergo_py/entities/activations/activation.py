@@ -528,10 +528,12 @@ class Activation:
         return decoded, self.handle(self.address)
 
     def _take_message(self, message: Deliver) -> tuple[object, EntityHandle] | None:
+        if message.token != self.claim[1]:
+            return None  # a late copy; the sender repeats what it still owes
         origin = message.origin
         last = self.record.seen.get(origin, 0)
         sender = Address(origin.kind, origin.key)
-        tell = partial(self.outbox.tell, sender, Done(message.number))
+        tell = partial(self.outbox.tell, sender, Done(origin, message.number))
         if message.number <= last:
             self.output.hold(tell)
             return None

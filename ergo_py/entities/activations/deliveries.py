@@ -28,12 +28,19 @@ class Deliver(NamedTuple):
     number: int
     after: int
     """The number of the message before it, which must have taken effect; 0 if it is the first."""
+    token: int
+    """The token of the receiver's shard when it was sent. A copy that was held up, by a cut link or
+    at a host without the shard, must not take effect when the shard has moved and come back:
+    another copy may have taken effect elsewhere, and be forgotten.
+    """
     message: bytes
 
 
 class Done(NamedTuple):
     """The answer: the message has taken effect, and that is stored."""
 
+    origin: Origin
+    """The sender of the message: one that was deleted and made again counts from the beginning."""
     number: int
 
 

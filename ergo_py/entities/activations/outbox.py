@@ -260,7 +260,8 @@ class Outbox:
             self.tell(target, Ask(origin, self._question_id()))
             return
         after = 0 if before is None else before.number
-        self.tell(target, Deliver(origin, owed.number, after, owed.message))
+        token = self._keeping.token_of(target)
+        self.tell(target, Deliver(origin, owed.number, after, token, owed.message))
 
     def tell(self, address: Address, message: Deliver | Done | Forget | Ask | Inquire) -> None:
         """Send a message of the framework to another entity."""
@@ -317,7 +318,11 @@ class Outbox:
 
     def was_done(self, message: Done) -> None:
         """Owe a message no longer: it has taken effect."""
-        number, owed = message.number, self._record.owed.get(message.number)
+        if message.origin == self._origin():
+            self._is_done(message.number)
+
+    def _is_done(self, number: int) -> None:
+        owed = self._record.owed.get(number)
         if owed is None or owed.target is None:
             return
         target = owed.target
@@ -340,7 +345,7 @@ class Outbox:
             for each in list(self._record.owed.values()):
                 is_seen = each.target == message.receiver and each.number <= message.number
                 if is_seen and each.keeps_place:
-                    self.was_done(Done(each.number))
+                    self._is_done(each.number)
             if message.question == self._question_id():
                 self._settle(message.receiver)
         forget = Forget(message.origin, message.number)

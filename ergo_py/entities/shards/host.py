@@ -146,6 +146,12 @@ class Host:
         token = self._held.get(shard)
         return None if token is None else (shard, token)
 
+    def token_of(self, address: Address) -> int:
+        """The token of an entity's shard: of the present claim, or by the map; 0 without a host."""
+        shard = self.shard_of(address)
+        place = self._map.places[shard]
+        return self._held.get(shard, 0 if place is None else place.token)
+
     def facts(self) -> dict[str, object]:
         """The map of shards as this node knows it, as JSON values."""
         places = self._map.places

@@ -106,10 +106,10 @@ def delivery_of(name: str, parts: list[object]) -> Delivery:
         ValueError: there is no such message.
     """
     match name, parts:
-        case "Deliver", [origin, int(number), int(after), bytes(message)]:
-            return Deliver(_origin_of(origin), _whole(number), after, message)
-        case "Done", [int(number)]:
-            return Done(number)
+        case "Deliver", [origin, int(number), int(after), int(token), bytes(message)]:
+            return Deliver(_origin_of(origin), _whole(number), after, token, message)
+        case "Done", [origin, int(number)]:
+            return Done(_origin_of(origin), number)
         case "Forget", [origin, int(number)]:
             return Forget(_origin_of(origin), number)
         case "Ask", [origin, str(question)]:

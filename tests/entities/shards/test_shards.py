@@ -31,6 +31,8 @@ from ergo_py import (
 from ergo_py.cluster import Cluster
 from ergo_py.cluster.lease import LeaseTerms
 from ergo_py.entities import Entities, Entity, FencedError, MemoryStore, StateTypeError
+from ergo_py.entities.activations.deliveries import Done
+from ergo_py.entities.record import Origin
 from ergo_py.entities.shards.host import Host, PassedCaller
 from ergo_py.entities.shards.map_keeper import MapKeeper, host_lease, map_address
 from ergo_py.entities.shards.shard_map import Place, ShardMap
@@ -311,7 +313,10 @@ NEVER = 2**62
 def messages_of_no_host(key: str) -> list[object]:
     """Messages to a host that are hostile, or of a program with other entities."""
     here = (Counting.kind, key)
-    delivery = [[Counting.kind, "nobody", 1], 1, 0, MessageTypes(TYPES).encode(More(100))]
+    nobody, message = [Counting.kind, "nobody", 1], MessageTypes(TYPES).encode(More(100))
+    deliveries: list[list[object]] = [[nobody, 1, 0, token, message] for token in range(9)]
+    contents = [("Deliver", delivery[2:]) for delivery in deliveries]
+    contents.append(("Inquire", [["Counting", "x"], ""]))
     return [
         *(5, None, (), (ENTITY,), (ENTITY, "map"), (ENTITY, "map", 5), (ENTITY, "release", [[0]])),
         (ENTITY, "map", [NEVER, NEVER, [5]]),
@@ -324,18 +329,22 @@ def messages_of_no_host(key: str) -> list[object]:
         (ENTITY, "send", 1, *here, None, ["cast", "add", [], {1: 2}]),
         (ENTITY, "send", 1, Counting.kind, "\0", None, ["", More(1)]),
         (ENTITY, "send", NEVER, *here, None, ["", More(10)]),
-        *((ENTITY, "tell", shard, 1, *here, "Deliver", delivery) for shard in (-1, SHARDS)),
+        *(
+            (ENTITY, "tell", shard, 1, *here, "Deliver", delivery)
+            for shard in (-1, SHARDS)
+            for delivery in deliveries
+        ),
         *((ENTITY, "tell", shard, NEVER, *here, "Else", []) for shard in range(-1, SHARDS + 1)),
-        (ENTITY, "tell", 0, 1, "Later", "key", "Done", [1]),
+        (ENTITY, "tell", 0, 1, "Later", "key", "Done", [nobody, 1]),
         *(
             (ENTITY, "tell", shard, NEVER, *here, name, [origin, number, *parts])
             for shard in range(SHARDS)
             for origin, number in ORIGINS
-            for name, parts in (("Deliver", delivery[2:]), ("Inquire", [["Counting", "x"], ""]))
+            for name, parts in contents
             if name == "Deliver" or number == 1
         ),
         *(
-            (ENTITY, "tell", shard, NEVER, *here, "Inquire", [delivery[0], 1, receiver, ""])
+            (ENTITY, "tell", shard, NEVER, *here, "Inquire", [nobody, 1, receiver, ""])
             for shard in range(SHARDS)
             for receiver in (["Counting", "a\0"], ["", "a"], ["Counting", "x" * 1001])
         ),
@@ -372,6 +381,56 @@ async def test_a_message_that_no_host_sends_costs_itself_only(world: World) -> N
     # A message of a newer map, which there is not, waits for an answer about that map only.
     assert [await add(other, key) for key in KEYS] == [11] * len(KEYS)
     assert [await add(one, key) for key in KEYS] == [12] * len(KEYS)
+
+
+@simulated(seeds=1)
+async def test_a_late_copy_of_a_message_has_no_effect_when_its_shard_has_been_elsewhere(
+    world: World,
+) -> None:
+    """A cut link holds a copy up. Meanwhile the shard of its receiver moves, another copy takes
+    effect there, both entities forget it, and the shard comes back, under another token.
+    """
+    nodes = await start_nodes(world, MemoryStore(), 2)
+    await wait_balanced(nodes)
+    key, message = KEYS[0], MessageTypes(TYPES).encode(More(100))
+    shard = host_of(nodes[0].node, Counting).shard(Counting, key)
+    nodes.sort(key=lambda each: shard not in host_of(each.node, Counting).held())
+    held, theirs = (host_of(each.node, Counting).held() for each in nodes)
+
+    def send(token: int) -> None:
+        delivery = [[Counting.kind, "nobody", 1], 1, 0, token, message]
+        first = next(iter(theirs.items()))
+        told = (ENTITY, "tell", *first, Counting.kind, key, "Deliver", delivery)
+        nodes[1].node.send(Name("entities", nodes[0].name), told)
+
+    for token in (0, held[shard] - 1, held[shard] + 1):
+        send(token)
+    await trio.sleep(1)
+    assert await add(nodes[0], key, 0) == 0
+    for _ in range(2):
+        send(held[shard])
+    await trio.sleep(1)
+    assert await add(nodes[0], key, 0) == 100
+
+
+@simulated(seeds=1)
+async def test_a_late_answer_to_a_deleted_entity_takes_no_message_of_the_next(world: World) -> None:
+    """The next entity of the key counts its messages from the beginning."""
+    [one] = await start_nodes(world, MemoryStore(), 1)
+    await wait_balanced([one])
+    giver, receiver = KEYS[:2]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(add, one, receiver, 0, seconds=3.0))
+        await trio.sleep(1)
+        await one.run(partial(call, key=giver, request=Give(receiver)))
+        record = keeping_of(one.node, Counting).active[str(Address(Counting.kind, giver))].record
+        assert [*record.owed] == [1]
+        for birth in (record.birth - 1, record.birth):
+            assert [*record.owed] == [1]
+            answer = Done(Origin(Counting.kind, giver, birth), 1)
+            one.node.entity(Counting, giver).send(answer)
+            await trio.sleep(0.5)
+    assert not record.owed
 
 
 @simulated(seeds=1)
@@ -835,7 +894,7 @@ async def test_a_token_of_another_shard_does_not_stop_the_messages_of_a_shard(
 
     for node in nodes:
         for shard in range(SHARDS):
-            told = (ENTITY, "tell", shard, last, *here, "Done", [1])
+            told = (ENTITY, "tell", shard, last, *here, "Done", [[*here, 1], 1])
             nodes[0].node.send(Name("entities", node.name), told)
     await trio.sleep(5)
     for key, neighbour in zip(KEYS, KEYS[1:] + KEYS[:1], strict=True):
