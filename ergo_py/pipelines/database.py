@@ -76,7 +76,8 @@ class ToDatabase(Sink):
             wish = 'a statement, such as "insert into row values (?, ?)"'
             raise BadInputError("ToDatabase(statement)", statement, wish)
         check_number("ToDatabase(stuck_after)", stuck_after, least=0.001)
-        self._connect, self._statement, self.stuck_after = connect, statement, stuck_after
+        self._connect, self._statement = connect, statement
+        self.stuck_after: float = stuck_after
         self._connection: Connection | None = None
 
     def open(self) -> None:
