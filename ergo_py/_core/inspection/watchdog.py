@@ -28,7 +28,6 @@ from ..tables.callbacks import process_of
 from ..vocabulary.errors import NodeStoppedError
 from ..vocabulary.info import BlockedReport
 from ..vocabulary.text import shown
-from .blocking_advice import advice_for
 from .loop_delays import LoopDelays
 
 __all__ = [
@@ -236,6 +235,8 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
     stack = "".join(traceback.format_stack(frame, _STACK_LIMIT))
     if process is None or served_in is None:
         return BlockedReport(seconds, None, None, None, None, None, stack)
+    from .blocking_advice import advice_for  # noqa: PLC0415 - most loops never block
+
     callback = handling = None
     if served_in.f_code is Reader.read.__code__:
         # The reader of a meta-process runs beside the callback in progress.

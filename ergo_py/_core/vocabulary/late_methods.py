@@ -98,9 +98,11 @@ def _late(*, slots: bool, frozen: bool = False, init: bool = True) -> _Decorator
         if frozen:
             own = {"__getstate__": _state, "__setstate__": _set_state} | own
         own |= {"__slots__": names, "__qualname__": plain.__qualname__}
+        # A class without fields has the `__init__` of `object`: modules make its only value at once.
+        has_init = init and bool(names or plain.__bases__ != (object,))
         made = type(plain)(plain.__name__, plain.__bases__, own)
-        methods = _LateMethods(made, namespace, dataclasses.dataclass(frozen=frozen, init=init))
-        for name in (*_METHODS[not init :], *(_FROZEN_METHODS if frozen else ())):
+        methods = _LateMethods(made, namespace, dataclasses.dataclass(frozen=frozen, init=has_init))
+        for name in (*_METHODS[not has_init :], *(_FROZEN_METHODS if frozen else ())):
             if name not in namespace:
                 setattr(made, name, methods.method(name))
         for name in _FACTS:

@@ -73,6 +73,23 @@ def test_no_method_is_written_before_it_is_used(unused: type[Sum]) -> None:
     assert (value.account, value.amount, value.tags, value.doubled()) == ("a", 5, [], 10)
 
 
+def test_the_value_of_a_class_without_fields_has_no_method_written() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Stopped:
+        pass
+
+    stopped = Stopped()
+
+    assert not are_written(Stopped)
+    assert (stopped, repr(stopped), hash(stopped)) == (
+        Stopped(),
+        f"{Stopped.__qualname__}()",
+        hash(Stopped()),
+    )
+    with pytest.raises(TypeError, match="Stopped"):
+        Stopped(1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+
+
 def test_values_compare_hash_print_and_match_by_their_fields() -> None:
     assert Sum("a", 1, ["x"]) == Sum("a", 1) != Sum("a", 2)
     assert len({Sum("a", 1), Sum("a", 1), Sum("b", 1)}) == 2
