@@ -47,7 +47,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # busy.
 settings.register_profile(
     "fast",
-    max_examples=40,
+    max_examples=25,
     derandomize=True,
     deadline=None,
     database=None,

@@ -767,29 +767,51 @@ def repeated(unit: bytes, count: int) -> bytes:
 ID = Ext(24, bytes(range(16)))
 
 
-@pytest.mark.parametrize(
-    "unit, most, what",
-    [
-        (b"\x90", MOST_LISTS - 1, "lists and dicts"),
-        (b"\x80", MOST_LISTS - 1, "lists and dicts"),
-        (encode([b"\x90\xd4", "\u0628" * 20]), MOST_LISTS - 1, "lists and dicts"),
-        (hand_made(1, []), MOST_OTHERS, "values of other types"),
-        (hand_made(6, []), MOST_OTHERS, "values of other types"),
-        (encode(ID), MOST_OTHERS, "values of other types"),
-        (hand_made(1, [ID]), MOST_OTHERS // 2, "values of other types"),
-        (encode(Ext(26, b"\xd4\x90" * 20)), MOST_OTHERS, "values of other types"),
-        (hand_made(1, ["x" * 300]), MOST_OTHERS, "values of other types"),
-    ],
-)
-def test_more_values_than_a_node_reads_at_once_are_unreadable(
-    unit: bytes, most: int, what: str
-) -> None:
+FEW_LISTS, FEW_OTHERS = 1_000, 400
+
+
+@pytest.fixture
+def few_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lower limits: a test with as many values as a node reads takes a second."""
+    monkeypatch.setattr(encoded_values, "MOST_LISTS", FEW_LISTS)
+    monkeypatch.setattr(encoded_values, "MOST_OTHERS", FEW_OTHERS)
+    monkeypatch.setattr(encoded_values, "_UNCOUNTED", FEW_LISTS)
+
+
+def assert_most(unit: bytes, most: int, what: str) -> None:
     assert len(make().decode(repeated(unit, most))) == most
     with pytest.raises(UnreadableValueError, match=f"more than .* {what}"):
         make().decode(repeated(unit, most + 1))
 
 
-@pytest.mark.parametrize("value", [[()] * (MOST_OTHERS + 1), [[]] * MOST_LISTS])
+@pytest.mark.usefixtures("few_values")
+@pytest.mark.parametrize(
+    "unit, most, what",
+    [
+        (b"\x90", FEW_LISTS - 1, "lists and dicts"),
+        (b"\x80", FEW_LISTS - 1, "lists and dicts"),
+        (encode([b"\x90\xd4", "\u0628" * 20]), FEW_LISTS - 1, "lists and dicts"),
+        (hand_made(1, []), FEW_OTHERS, "values of other types"),
+        (hand_made(6, []), FEW_OTHERS, "values of other types"),
+        (encode(ID), FEW_OTHERS, "values of other types"),
+        (hand_made(1, [ID]), FEW_OTHERS // 2, "values of other types"),
+        (encode(Ext(26, b"\xd4\x90" * 20)), FEW_OTHERS, "values of other types"),
+        (hand_made(1, ["x" * 300]), FEW_OTHERS, "values of other types"),
+    ],
+)
+def test_more_values_than_a_node_reads_at_once_are_unreadable(
+    unit: bytes, most: int, what: str
+) -> None:
+    assert_most(unit, most, what)
+
+
+def test_a_node_reads_many_values_at_once() -> None:
+    assert_most(b"\x80", 250_000 - 1, "lists and dicts")
+    assert_most(hand_made(1, []), 100_000, "values of other types")
+
+
+@pytest.mark.usefixtures("few_values")
+@pytest.mark.parametrize("value", [[()] * (FEW_OTHERS + 1), [[]] * FEW_LISTS])
 def test_more_values_than_a_node_reads_at_once_are_refused_at_their_sender(value: Any) -> None:
     with pytest.raises(RefusedValueError, match="send several messages, or bytes"):
         make().encode(value)

@@ -98,7 +98,7 @@ def _late(*, slots: bool, frozen: bool = False, init: bool = True) -> _Decorator
         if frozen:
             own = {"__getstate__": _state, "__setstate__": _set_state} | own
         own |= {"__slots__": names, "__qualname__": plain.__qualname__}
-        # A class without fields has the `__init__` of `object`: modules make its only value at once.
+        # A class without fields needs no `__init__`: modules make its only value at once.
         has_init = init and bool(names or plain.__bases__ != (object,))
         made = type(plain)(plain.__name__, plain.__bases__, own)
         methods = _LateMethods(made, namespace, dataclasses.dataclass(frozen=frozen, init=has_init))
