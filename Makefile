@@ -120,7 +120,7 @@ coverage: counted uncounted
 trio-turns: $(DEV)
 	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py
 
-check: lint     ## Run all checks: format, lint, types, docs, tests, coverage
+check: lint $(VENV)/.prepared ## Run all checks: format, lint, types, docs, tests, coverage
 	$(MAKE) --jobs=3 counted uncounted pyright mypy site trio-turns public-types  # the tests often wait: others use that time
 
 docs: pages     ## Copy changed code into the pages, and build the documentation into docs/_build

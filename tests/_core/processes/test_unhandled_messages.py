@@ -684,3 +684,4 @@ async def test_a_lazy_proxy_that_finds_a_full_mailbox_is_diverted() -> None:
         await wait_all_tasks_blocked()
 
         assert [type(each).__name__ for each in heard] == ["Diverted"]
+        node.kill(full)  # it would not stop before its time limit
