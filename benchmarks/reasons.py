@@ -418,8 +418,8 @@ GOALS: tuple[Reason, ...] = (
     ),
     Reason(
         "start-up",
-        "A module was imported that this program does not need; `python -X importtime` lists the "
-        "modules.",
+        "An actor brings the kernel, 140 modules. Half of their time makes 390 classes, a fifth "
+        "reads bytecode.",
     ),
 )
 
