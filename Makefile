@@ -43,7 +43,6 @@ test coverage trio-turns: export PYTHONHASHSEED := 0
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
-	@echo '  .venv/bin/python -m benchmarks list shows the commands for measurements, long searches and releases'
 
 setup: $(DEV)   ## Create .venv with everything for development
 
@@ -76,7 +75,7 @@ lint: $(DEV)    ## Check format and style, and which module imports which
 	$(BIN)/ruff check .
 
 types: SHOWN = $(CODE)
-types: mypy pyright public-types        ## Check the types of all code with mypy (strict) and basedpyright
+types: mypy pyright public-types        ## Check all types with mypy and basedpyright
 
 # The files of the tutorial import each other by their names, as in a directory of their own. The
 # options of both runs are the same, so that the second finds the package in the cache.
@@ -120,10 +119,10 @@ coverage: counted uncounted
 trio-turns: $(DEV)
 	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py
 
-check: lint $(VENV)/.prepared ## Run all checks: format, lint, types, docs, tests, coverage
+check: lint $(VENV)/.prepared ## Check format, style, types, docs, tests, coverage
 	$(MAKE) --jobs=3 counted uncounted pyright mypy site trio-turns public-types  # the tests often wait: others use that time
 
-docs: pages     ## Copy changed code into the pages, and build the documentation into docs/_build
+docs: pages     ## Copy code into the pages, and build docs/_build/html
 	$(MAKE) site BUILDER=html
 
 # The code from the files that the pages name, and the texts of common mistakes.
@@ -140,30 +139,30 @@ demo: $(RUN)    ## Run the demonstration program
 	$(BIN)/python $(DEMO)
 
 # Each wheel is built from the sdist, so that nothing of this folder is in it by accident.
-build: .venv-release/.installed       ## Build the sdist, a wheel in pure Python and a wheel for this platform into dist
+build: .venv-release/.installed       ## Build sdist and wheels into dist
 	rm -rf dist
 	ERGO_PURE=1 .venv-release/bin/python -m build
 	.venv-release/bin/python -m build
 
-bench: $(DEV)   ## Measure, as ratios against peers and limits
+bench: $(DEV)   ## Measure; for more: .venv/bin/python -m benchmarks list
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(DEV)    ## Run all features at once for MINUTES=10, with crashes and kills
+soak: $(DEV)    ## Run all features for MINUTES=10, with crashes
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
-fuzz: $(DEV)    ## Feed generated input to all parsers for FUZZ_MINUTES=3, and random programs to both builds
+fuzz: $(DEV)    ## Feed random input to all parsers for FUZZ_MINUTES=3
 	$(BIN)/python -m benchmarks.fuzzing --minutes $(FUZZ_MINUTES) $(ARGS)
 	$(BIN)/python -m benchmarks.fuzzing_programs --minutes $(FUZZ_MINUTES)
 
-chaos: $(DEV)   ## Kill programs with entities, NATS servers and the parts of a gateway in every order, and take away resources; ARGS="--seconds 600" continues
+chaos: $(DEV)   ## Kill programs and servers; ARGS="--seconds 600" continues
 	$(BIN)/python -m benchmarks.chaos.entity_kills
 	$(BIN)/python -m benchmarks.chaos.servers
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
-browser: $(DEV) $(AXE)  ## Run the stories of the observer page in Chromium, and check its accessibility with axe-core
+browser: $(DEV) $(AXE)  ## Run the stories of the observer page in Chromium
 	ERGO_BROWSER=1 $(BIN)/python -m pytest tests/observe/page $(ARGS)
 
-walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, and follow the tutorial there
+walk: $(DEV)    ## Install the built packages, and follow the tutorial
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=3600 tests/examples/test_walk.py
 
 clean:          ## Remove everything made here, environments included

@@ -355,7 +355,7 @@ class Service(Generic[B_co]):
         """
         check_timeout(timeout)
         bridge = self._router.bridge
-        bridge.refuse_on_loop("call_from_thread(...)", "`await service.call(...)`")
+        bridge.refuse_on_loop("a call from a thread", "`await service.call(...)`")
         if (callback := callback_here(bridge)) is not None and (job := job_here(bridge)):
             # A copy, since the class decides how to reach the child: an entity may have to wake up.
             own = copy(self)

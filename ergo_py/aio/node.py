@@ -10,11 +10,10 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 import trio
 
 from .._core.vocabulary.ids import EventName
-from .._core.vocabulary.messages import Published
 from ..facades.facade import Asyncio
 from ..facades.node import NodeVerbs, ask, run
-from ..facades.rows import Function, Row, as_method, awaited
-from ..facades.streams import AsyncioStream, asyncio_stream
+from ..facades.rows import Function, Row, as_async, as_method, awaited
+from ..facades.streams import AsyncioEvents, asyncio_stream
 from ..facades.verb_call import VerbCall
 from ..node import Node
 from ..tasks.handle import Task
@@ -31,14 +30,12 @@ class _CallRow(Row):
     def _asyncio(self, find: Function, wrap: Function) -> Function:
         def verb(self: "AsyncioNode", /, *args: Any, **keywords: Any) -> object:
             async def begin() -> object:
-                self._kernel.router.bridge.refuse_on_loop(
-                    "a verb of ergo_py.aio", "`await node.call(...)` of the node itself"
-                )
+                self._check_loop()
                 return await asyncio.wrap_future(ask(self._subject, *args, **keywords))
 
             return VerbCall(self._variable, verb.__qualname__, begin)
 
-        return verb
+        return as_async(verb)
 
 
 class _TaskRow(Row):
@@ -46,6 +43,7 @@ class _TaskRow(Row):
 
     def _asyncio(self, find: Function, wrap: Function) -> Function:
         def verb(self: "AsyncioNode", /, *args: object, **keywords: object) -> object:
+            self._check_loop()
             start = partial(find(self._subject), *args, **keywords)
             return asyncio.ensure_future(self._wait(partial(_finish, start)))
 
@@ -78,7 +76,7 @@ async def events(node: Node) -> dict[str, int]: ...
 @overload
 async def events(
     node: Node, event: str | EventName, *, max_waiting: int = 1000, follow: bool = False
-) -> AsyncioStream[Published]: ...
+) -> AsyncioEvents: ...
 async def events(
     node: Node,
     event: str | EventName | None = None,
@@ -92,7 +90,7 @@ async def events(
     """
     if event is None:
         return node.events()
-    return AsyncioStream(node.events(event, max_waiting=max_waiting, follow=follow), node._kernel)
+    return AsyncioEvents(node.events(event, max_waiting=max_waiting, follow=follow), node._kernel)
 
 
 class AsyncioNode(NodeVerbs, Asyncio):

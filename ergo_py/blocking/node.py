@@ -7,11 +7,10 @@ from typing import Final, TypeVar, overload
 from warnings import warn
 
 from .._core.vocabulary.ids import EventName
-from .._core.vocabulary.messages import Published
 from ..facades.facade import Blocking
 from ..facades.node import NodeVerbs, ask, run
 from ..facades.rows import blocked, plain
-from ..facades.streams import BlockingStream, blocking_stream
+from ..facades.streams import BlockingEvents, blocking_stream
 from ..node import Node
 from .main_thread import run_main
 from .tasks import blocking_task
@@ -26,20 +25,20 @@ def events(node: Node) -> dict[str, int]: ...
 @overload
 def events(
     node: Node, event: str | EventName, *, max_waiting: int = 1000, follow: bool = False
-) -> BlockingStream[Published]: ...
+) -> BlockingEvents: ...
 def events(
     node: Node,
     event: str | EventName | None = None,
     *,
     max_waiting: int = 1000,
     follow: bool = False,
-) -> dict[str, int] | BlockingStream[Published]:
+) -> dict[str, int] | BlockingEvents:
     """Subscribe to an event, and iterate over its publications; without an argument, return all
     events of this node, each with the number of its subscribers. Raises as ``Node.events``.
     """
     if event is None:
         return node.events()
-    return BlockingStream(node.events(event, max_waiting=max_waiting, follow=follow), node._kernel)
+    return BlockingEvents(node.events(event, max_waiting=max_waiting, follow=follow), node._kernel)
 
 
 class BlockingNode(NodeVerbs, Blocking):

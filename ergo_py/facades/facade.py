@@ -12,8 +12,8 @@ import trio
 from .._core.kernel import Kernel
 from .._core.runtime.bridge import Parker
 from .._core.runtime.detached_task import is_cut_off
-from .._core.vocabulary.errors import NodeStoppedError
-from .._core.vocabulary.hints import did_you_mean
+from .._core.vocabulary.errors import NodeStoppedError, NotAllowedError
+from .._core.vocabulary.hints import did_you_mean, explain
 from .rows import Row
 
 __all__ = ["Asyncio", "Blocking", "Facade"]
@@ -103,6 +103,8 @@ class Blocking(Facade):
             bridge.undo(abandon)
             raise
         assert parker.value is not None
+        if isinstance(parker.value, outcome.Error):
+            explain(parker.value.error)
         return parker.value.unwrap()
 
 
@@ -116,4 +118,20 @@ class Asyncio(Facade):
     ) -> T:
         from .trio_task import TrioTask  # noqa: PLC0415 - synchronous code needs no asyncio
 
+        self._check_loop()
         return await TrioTask(self._kernel, function, undo).result()
+
+    def _check_loop(self) -> None:
+        from asyncio import get_running_loop  # noqa: PLC0415 - as above
+
+        self._kernel.router.bridge.refuse_on_loop(
+            "a verb of ergo_py.aio", "the verb of the node itself, such as `await node.call(…)`,"
+        )
+        try:
+            get_running_loop()
+        except RuntimeError:
+            raise NotAllowedError(
+                "a verb of ergo_py.aio is awaited on asyncio's loop, and no such loop runs in "
+                "this thread; write `asyncio.run_coroutine_threadsafe(node.call(…), loop)` in "
+                "other threads, or open the node with `ergo_py.blocking`"
+            ) from None

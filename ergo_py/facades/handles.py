@@ -54,6 +54,8 @@ class EntityVerbs(ServiceVerbs):
 
     _variable = "entity"
 
+    key: Final = value(EntityHandle, lambda entity: entity.key)
+    address: Final = value(EntityHandle, lambda entity: entity.address)
     post: Final = verb(EntityHandle.post)
 
     def _repr_html_(self) -> str:

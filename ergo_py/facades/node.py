@@ -42,6 +42,13 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeVerbs", "ask", "run", "trace"]
 
+_OF_ASYNCIO: Final = {
+    "ask": "write `asyncio.create_task(node.call(…))`",
+    "close": "write `await node.stop()`, or leave the block of `async with open_node(…)`",
+    "run_main": "a program of asyncio has the main thread: write `asyncio.run(main())`",
+}
+"""What asyncio code writes instead of verbs that only synchronous code has."""
+
 Callee = TypeVar("Callee")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -148,6 +155,15 @@ class NodeVerbs(Facade):
                 f"{type(self).__name__} has no {name!r}, which belongs to a process: write "
                 f"`self.{name}(…)` in a callback of an actor"
             )
+        if name == "exit_report":
+            return (
+                f"{type(self).__name__} has no 'exit_report', which is known after the end of the "
+                "node: write `opened = open_node(…)`, and `opened.exit_report` after its block"
+            )
+        if name == "call_from_thread":
+            return super()._unknown(name) + ": `call` does it"
+        if self._kind == "asyncio" and name in _OF_ASYNCIO:
+            return f"{type(self).__name__} has no {name!r}: {_OF_ASYNCIO[name]}"
         if not hasattr(self._subject, name):
             return super()._unknown(name)
         called = "(…)" if callable(getattr(self._subject, name)) else ""

@@ -5,6 +5,7 @@ name, arguments, documentation and types; the kind of the facade gives the way t
 node.supervise(…)`` of an asyncio facade.
 """
 
+import sys
 from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from inspect import iscoroutinefunction, signature
@@ -22,6 +23,7 @@ __all__ = [
     "Row",
     "Value",
     "Verb",
+    "as_async",
     "as_method",
     "awaited",
     "blocked",
@@ -93,7 +95,7 @@ class Row:
 
             return VerbCall(self._variable, verb.__qualname__, begin)
 
-        return verb
+        return as_async(verb)
 
 
 class DirectRow(Row):
@@ -110,6 +112,21 @@ def _here(find: Function, wrap: Function) -> Function:
         return wrap(find(self._subject)(*args, **keywords), self._kernel)
 
     return verb
+
+
+def as_async(function: Function) -> Function:
+    """The function, marked as async: FastAPI and `unittest` look at the function, and not at its
+    result, to decide whether to await it.
+    """
+    if sys.version_info >= (3, 12):
+        from inspect import markcoroutinefunction  # noqa: PLC0415
+
+        return markcoroutinefunction(function)
+    # As `asyncio.coroutine` did. A node imports asyncio in any case, since structlog does.
+    from asyncio import coroutines  # noqa: PLC0415
+
+    vars(function)["_is_coroutine"] = vars(coroutines)["_is_coroutine"]
+    return function
 
 
 async def _as_coroutine(function: Callable[[], R]) -> R:

@@ -2,18 +2,29 @@
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from contextlib import suppress
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 import outcome
 import trio
 
 from .._core.kernel import Kernel
+from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.messages import Published
+from ..streams.events import EventStream
 from ..streams.parts import CalledStream
 from ..tasks.stream import ClosableIterator, MapStream
 from .facade import Asyncio, Blocking, Facade
-from .rows import DirectRow, as_method
+from .rows import DirectRow, as_method, value
 
-__all__ = ["AsyncioStream", "BlockingStream", "asyncio_stream", "blocking_stream"]
+__all__ = [
+    "AsyncioEvents",
+    "AsyncioStream",
+    "BlockingEvents",
+    "BlockingStream",
+    "asyncio_stream",
+    "blocking_stream",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,7 +75,7 @@ class BlockingStream(_Stream[T], Blocking):
     the wait, and loses no part. ``with`` closes it.
     """
 
-    def __iter__(self) -> "BlockingStream[T]":
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
@@ -76,11 +87,12 @@ class BlockingStream(_Stream[T], Blocking):
     def close(self) -> None:
         """End the iteration: unsubscribe, or cancel the producer of the parts."""
         if hasattr(self._subject, "aclose"):
-            self._wait(self._aclose)
+            with suppress(NodeStoppedError):  # the stream has ended with its node
+                self._wait(self._aclose)
         else:
             self._subject.close()
 
-    def __enter__(self) -> "BlockingStream[T]":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,13 +120,29 @@ class AsyncioStream(_Stream[T], Asyncio, ClosableIterator):
 
     async def aclose(self) -> None:
         """End the iteration: unsubscribe, or cancel the producer of the parts."""
-        await self._wait(self._close)
+        with suppress(NodeStoppedError):  # the stream has ended with its node
+            await self._wait(self._close)
 
     async def _close(self) -> None:
         if hasattr(self._subject, "aclose"):
             await self._aclose()
         else:
             self._subject.close()
+
+
+class _EventVerbs(Facade):
+    """The values of an :class:`EventStream`."""
+
+    dropped: Final = value(EventStream, lambda stream: stream.dropped)
+    reason: Final = value(EventStream, lambda stream: stream.reason)
+
+
+class BlockingEvents(_EventVerbs, BlockingStream[Published]):
+    """The publications of an event, for a plain ``for``."""
+
+
+class AsyncioEvents(_EventVerbs, AsyncioStream[Published]):
+    """The publications of an event, for ``async for`` on asyncio's loop."""
 
 
 def blocking_stream(

@@ -11,6 +11,7 @@ import trio
 from .._core.kernel import Kernel
 from .._core.runtime.detached_task import is_cut_off
 from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.hints import explain
 
 __all__ = ["TrioTask"]
 
@@ -79,6 +80,7 @@ class TrioTask(Generic[T]):
                 except BaseException as error:
                     if is_cut_off(error):
                         raise
+                    explain(error)
                     self._tell(outcome.Error(error))
         finally:
             # Has an effect only without a result: the node has ended, or no task waits any more.

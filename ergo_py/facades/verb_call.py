@@ -79,7 +79,11 @@ class VerbCall(Coroutine[Any, Any, R]):
         def _refuse(self, *_: object) -> NoReturn:
             raise TypeError(f"`await` is missing: write `await {self._text()}`")
 
-        __contains__ = __getitem__ = __iter__ = __len__ = _refuse
+        # What a program does with a result first.
+        __call__ = __contains__ = __getitem__ = __iter__ = __len__ = _refuse
+        __aenter__ = __aexit__ = __aiter__ = __enter__ = __exit__ = _refuse
+        __float__ = __index__ = __int__ = __ge__ = __gt__ = __le__ = __lt__ = _refuse
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _refuse
 
         def __bool__(self) -> bool:
             # The repr of a task looks whether it has a coroutine, from Python 3.13 on.

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import trio
@@ -15,7 +16,9 @@ from ergo_py.aio import AsyncioNode
 from ergo_py.aio import open_node as open_asyncio_node
 from ergo_py.blocking import BlockingNode
 from ergo_py.blocking import open_node as open_blocking_node
-from ergo_py.errors import ProcessUnknownError
+from ergo_py.errors import NotAllowedError, ProcessUnknownError
+from ergo_py.facades import handles
+from ergo_py.facades.facade import Asyncio
 from ergo_py.facades.node import NodeVerbs
 from ergo_py.facades.rows import Direct, Row, Value
 
@@ -28,6 +31,10 @@ ELSEWHERE = {
 
 def verbs(cls: type) -> set[str]:
     return {name for name in dir(cls) if not name.startswith("_") and hasattr(cls, name)}
+
+
+def is_of_asyncio(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Asyncio) and value is not Asyncio
 
 
 @pytest.mark.parametrize("facade", [AsyncioNode, BlockingNode])
@@ -171,7 +178,7 @@ def test_an_unknown_verb_names_its_neighbour_or_the_way_to_run_a_function() -> N
     with open_blocking_node(log_output="none", watchdog=None) as node:
         for name, text in {
             "control_path": "write `node.run(lambda node: node.control_path)`",
-            "call_from_thread": "write `node.run(lambda node: node.call_from_thread(…))`",
+            "call_from_thread": "BlockingNode has no 'call_from_thread': `call` does it",
             "supervize": "BlockingNode has no 'supervize'; did you mean `supervise`?",
             "_supervise": "BlockingNode has no '_supervise'",
             "xyz": "BlockingNode has no 'xyz'",
@@ -191,6 +198,76 @@ async def test_an_unknown_verb_of_an_asyncio_node_is_awaited_in_the_line(node: A
     ):
         _ = node.control_path  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     assert await node.run(lambda node: node.control_path) is None
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("ask", "write `asyncio.create_task(node.call(…))`"),
+        ("close", "write `await node.stop()`"),
+        ("run_main", "write `asyncio.run(main())`"),
+        ("exit_report", "`opened.exit_report` after its block"),
+    ],
+)
+def test_asyncio_code_is_told_what_to_write_for_a_verb_of_synchronous_code(
+    name: str, text: str
+) -> None:
+    @on_asyncio
+    async def check(node: AsyncioNode) -> None:
+        with pytest.raises(AttributeError) as caught:
+            getattr(node, name)
+        assert text in str(caught.value)
+
+    check()
+
+
+def test_a_verb_is_async_for_frameworks_if_it_is_awaited() -> None:
+    """FastAPI and `unittest` ask the function, and would drop its coroutine."""
+    facades = [AsyncioNode, *(each for each in vars(handles).values() if is_of_asyncio(each))]
+
+    plain = {
+        name
+        for facade in facades
+        for name in verbs(facade)
+        if callable(getattr(facade, name))
+        and not asyncio.iscoroutinefunction(getattr(facade, name))
+    }
+
+    assert plain == {
+        *("send", "reply", "reply_error", "stop_soon", "at", "address"),
+        *("run_task", "call_stream", "map_stream"),
+    }
+
+
+@on_asyncio
+async def test_a_mock_of_an_asyncio_node_is_awaited(node: AsyncioNode) -> None:
+    mock = create_autospec(AsyncioNode, instance=True)
+
+    await mock.kill("x")
+
+    mock.kill.assert_awaited_once_with("x")
+
+
+async def sleep_on_asyncio() -> None:
+    await asyncio.sleep(0.01)
+
+
+@on_asyncio
+async def test_asyncio_code_on_the_loop_of_the_node_is_told_to_use_trio(node: AsyncioNode) -> None:
+    for verb in (node.run(lambda _: sleep_on_asyncio()), node.run_task(sleep_on_asyncio)):
+        with pytest.raises(RuntimeError) as caught:
+            await verb
+        assert any("`await trio.sleep(…)`" in note for note in caught.value.__notes__)
+
+
+@on_asyncio
+async def test_verbs_of_asyncio_need_its_loop(node: AsyncioNode) -> None:
+    async def elsewhere() -> None:
+        for begin in (node.tree, lambda: node.run_task(len, "x"), lambda: node.call("x", 1)):
+            with pytest.raises(NotAllowedError, match="no such loop runs in this thread"):
+                await begin()
+
+    await asyncio.to_thread(trio.run, elsewhere)
 
 
 def test_the_same_verb_ends_a_process_for_both_kinds_of_code() -> None:

@@ -37,7 +37,45 @@ def test_a_verb_without_await_shows_the_line_to_write() -> None:
     assert repr(call) == "<node.tree(…)>"
 
 
-@pytest.mark.parametrize("use", [list, len, bool, lambda call: call[0], lambda call: 1 in call])
+async def iterate(call: Any) -> None:
+    async for _ in call:
+        pass
+
+
+async def enter(call: Any) -> None:
+    async with call:
+        pass
+
+
+def enter_plain(call: Any) -> None:
+    with call:
+        pass
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        list,
+        len,
+        bool,
+        int,
+        float,
+        range,
+        sum,
+        lambda call: call[0],
+        lambda call: 1 in call,
+        lambda call: call + 1,
+        lambda call: 1 - call,
+        lambda call: call * 2,
+        lambda call: call / 2,
+        lambda call: call < 3,
+        lambda call: call >= 3,
+        lambda call: call(),
+        enter_plain,
+        lambda call: iterate(call).send(None),
+        lambda call: enter(call).send(None),
+    ],
+)
 def test_a_verb_without_await_is_no_result(use: Any) -> None:
     call = begun([1])
 

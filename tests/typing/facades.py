@@ -36,7 +36,7 @@ from ergo_py.facades.handles import (
     BlockingService,
     BlockingSupervisor,
 )
-from ergo_py.facades.streams import AsyncioStream, BlockingStream
+from ergo_py.facades.streams import AsyncioStream, BlockingEvents, BlockingStream
 from ergo_py.groups import Entry
 from ergo_py.info import NodeInfo, Timer
 from ergo_py.supervision.tree import TreeNode
@@ -86,7 +86,7 @@ def right_without_async(node: BlockingNode, pid: PID, alias: Alias) -> None:
     assert_type(node.at("b@site").ping(), float)
     assert_type(node.inspect_meta(alias, "state"), dict[str, str])
     assert_type(node.events(), dict[str, int])
-    assert_type(node.events("prices", max_waiting=5), BlockingStream[Published])
+    assert_type(node.events("prices", max_waiting=5), BlockingEvents)
     assert_type(node.run_task(fetch, "url"), BlockingTask[bytes])
     assert_type(
         node.map_stream(fetch, ["url"], on_failure=FailedItem),

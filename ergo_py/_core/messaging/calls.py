@@ -510,7 +510,7 @@ class Calls:
         process calls.
         """
         bridge = self._router.bridge
-        bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
+        bridge.refuse_on_loop("a call from a thread", "`await node.call(...)`")
         self._router.resolve(to)
         job = job_here(bridge)
         if job is not None:
