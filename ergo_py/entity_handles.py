@@ -238,6 +238,11 @@ class Keeper(Protocol):
         """The facts about its entities."""
         ...
 
+    @property
+    def host(self) -> object | None:
+        """The shards of a keeper on several nodes; None for a keeper on a single node."""
+        ...
+
     def want(self, address: Address, /) -> None:
         """Wake an entity."""
 

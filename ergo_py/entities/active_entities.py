@@ -16,12 +16,19 @@ from .._core.runtime.parking import PARKED
 from .._core.tables.child_slot import ChildSlot
 from .._core.tables.pending_calls import Deadline
 from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.errors import SpawnError
+from .._core.vocabulary.errors import NotAllowedError, SpawnError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import read_options
 from .._core.vocabulary.reasons import Crashed, Reason, Shutdown
 from .._core.vocabulary.text import text_of
-from ..entity_handles import Address, EntityHandle, EntityTable, entities_of, table_of_kind
+from ..entity_handles import (
+    Address,
+    EntityHandle,
+    EntityKindUnknownError,
+    EntityTable,
+    entities_of,
+    table_of_kind,
+)
 from ..network.messages.message_types import MessageTypes
 from ..supervision.specs import Backoff
 from .activations.activation import Activation
@@ -187,6 +194,28 @@ class Keeping:
     def claim_of(self, address: Address) -> tuple[int, int] | None:
         """The shard of an entity and its token; None if the entity belongs to another node."""
         return _ALONE if self.host is None else self.host.claim_of(address)
+
+    def check_messages_to(self, address: Address) -> None:
+        """Check that messages between entities reach another one. Those between the shards of two
+        keepers do not: a host knows by the map of its own keeper which copies are late.
+
+        Raises:
+            NotAllowedError: it has another keeper, and one of both has shards.
+        """
+        if address.kind in self.kinds:
+            return
+        try:
+            _, table = table_of_kind(entities_of(self.keeper.node), address.kind)
+        except EntityKindUnknownError:
+            return  # its keeper may be started later
+        other = table.keeping
+        if self.host is not None or (other is not None and other.host is not None):
+            raise NotAllowedError(
+                f"a message to an entity of the class {address.kind!r}, which has another keeper: "
+                "entities on several nodes send messages to entities of their own keeper only; "
+                "give all classes to one `Entities.spec(store, [A, B], shards=…)`, or call the "
+                "entity in an async callback"
+            )
 
     def token_of(self, address: Address) -> int:
         """The token of an entity's shard, as far as this node knows; 0 if it belongs to no node."""

@@ -1,5 +1,7 @@
 """`Asleep`: what a keeper knows of entities that are asleep."""
 
+from collections.abc import Callable
+
 from ..entity_handles import Address
 
 __all__ = ["Asleep"]
@@ -24,6 +26,12 @@ class Asleep:
 
     def __len__(self) -> int:
         return len(self.parked) + len(self.failures) + len(self.moments)
+
+    def forget(self, is_gone: Callable[[Address], bool]) -> None:
+        """Forget entities that belong to another node."""
+        for table in (self.parked, self.failures, self.moments):
+            for address in [each for each in table if is_gone(each)]:
+                del table[address]
 
     def wake(self, address: Address) -> dict[int, float] | None:
         """Note that an entity wakes up. Returns the moments of its next attempts."""

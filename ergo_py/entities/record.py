@@ -12,7 +12,7 @@ from ..entity_handles import Address
 from ..network.messages.codec import msgspec
 from .errors import EntityStoreError
 
-__all__ = ["Origin", "Owed", "Record"]
+__all__ = ["Origin", "Owed", "Record", "size_of_mark"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,6 +38,11 @@ class Origin(NamedTuple):
     kind: str
     key: str
     birth: int
+
+
+def size_of_mark(origin: Origin) -> int:
+    """About how many bytes a mark has in a record."""
+    return _SEEN + _size(origin.kind) + _size(origin.key)
 
 
 class Owed(msgspec.Struct, array_like=True):
@@ -189,9 +194,7 @@ class Record:
             "answers to commands with ids": sum(
                 _DONE + _size(id) + len(answer or b"") for id, (_, answer) in self.done.items()
             ),
-            "marks of messages": sum(
-                _SEEN + _size(origin.kind) + _size(origin.key) for origin in self.seen
-            ),
+            "marks of messages": sum(size_of_mark(origin) for origin in self.seen),
         }
 
     def encode(self) -> bytes | None:
@@ -268,14 +271,14 @@ class Record:
     def see(self, origin: Origin, number: int) -> None:
         """Note that a message of another entity has taken effect."""
         if origin not in self.seen:
-            self.rest += _SEEN + _size(origin.kind) + _size(origin.key)
+            self.rest += size_of_mark(origin)
         self.seen = _with(self.seen, origin, number)
 
     def forget_seen(self, origin: Origin) -> None:
         """Forget the messages of another entity."""
         if origin in self.seen:
             self.seen = _without(self.seen, origin)
-            self._shrink(_SEEN + _size(origin.kind) + _size(origin.key))
+            self._shrink(size_of_mark(origin))
 
     def remember(self, id: str, moment: float, answer: bytes | None) -> None:
         """Note that a command is done, or with None that it was taken, and is not answered yet."""

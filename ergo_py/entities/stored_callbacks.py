@@ -150,19 +150,21 @@ def _storing_calls(own: Callback) -> Callback:
             raise
         if type(result) is CoroutineType:
             return _answer_later(activation, result, caller, once, is_fresh)
-        return _end(activation, result, caller, once)
+        return _end(activation, result, caller, once, is_fresh)
 
     return handle_call
 
 
-def _end(activation: Activation, value: object, caller: Caller, once: str | None) -> object:
+def _end(
+    activation: Activation, value: object, caller: Caller, once: str | None, is_fresh: bool
+) -> object:
     """End the callback of a call, and hold its answer back. Returns the result for the kernel."""
     try:
         if once is not None:
             activation.commands.note(once, value)
         activation.finish()
     except (StateTypeError, StateTooLargeError) as error:
-        return _refuse(activation, caller, Reject(error), once)
+        return _refuse(activation, caller, Reject(error), once, is_fresh=is_fresh)
     return NO_REPLY if value is NO_REPLY else activation.answer(caller, value)
 
 
@@ -177,6 +179,9 @@ def _refuse(
     """End the callback of a call with a refusal. Its id stays free."""
     if once is not None:
         activation.commands.forget([once])
+        # The command may have been done on another node, if this program was stopped: only a
+        # commit shows that it was not.
+        is_fresh = is_fresh or activation.keeping.host is not None
     return activation.refuse(caller, rejection, is_fresh=is_fresh)
 
 
@@ -202,4 +207,4 @@ async def _answer_later(
     except BaseException:
         activation.crash()
         raise
-    return _end(activation, result, caller, once)
+    return _end(activation, result, caller, once, is_fresh)

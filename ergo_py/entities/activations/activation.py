@@ -2,8 +2,9 @@
 each.
 """
 
+from collections.abc import Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._core.processes.process import Process
@@ -15,7 +16,7 @@ from ..._core.vocabulary.messages import NO_REPLY
 from ..._core.vocabulary.reasons import Crashed, Reason, Shutdown
 from ...entity_handles import Address, EntityHandle
 from ..errors import EntityStoreError, StateTooLargeError, StateTypeError, StateUnreadableError
-from ..record import Record
+from ..record import Origin, Record, size_of_mark
 from ..states.state_type import LARGE, StateType
 from ..stores.store import Row, Write
 from .changes import NO_CHANGES, Action, Changes
@@ -131,9 +132,15 @@ class Activation:
         # The end of its messages may have come while this entity could not store it, or their
         # sender has ended before it could tell. Few at a time: each wakes its sender.
         if self.record.seen:
-            for origin, number in islice(self.record.seen.items(), _INQUIRIES):
+            for origin, number in self._some_marks():
                 sender = Address(origin.kind, origin.key)
                 self.outbox.tell(sender, Inquire(origin, number, self.address))
+
+    def _some_marks(self) -> Iterator[tuple[Origin, int]]:
+        """Some of the marks, others at each start: the senders of the first may be no more."""
+        marks = [*self.record.seen.items()]
+        first = int(self.keeping.kernel.chance("entities").fraction() * len(marks))
+        return islice(chain(marks[first:], marks[:first]), _INQUIRIES)
 
     def end(self) -> None:
         """Note that its process has ended. The commits under way end, and their replies and
@@ -380,6 +387,8 @@ class Activation:
         added += sum(
             _ANSWER + 4 * len(id) + len(answer or b"") for id, answer in changes.done.items()
         )
+        if changes.seen is not None:
+            added += size_of_mark(changes.seen[0])
         if size + record.rest + added + _LITTLE > most:
             after = record.copy()
             self._change(after, changes, encoded)
@@ -500,7 +509,10 @@ class Activation:
         if isinstance(message, Deliver):
             return self._take_message(message)
         if isinstance(message, Run):
-            return self._take_own(message)
+            taken = self._take_own(message)
+            if taken is None:
+                self.rest()
+            return taken
         if isinstance(message, Done):
             self.outbox.was_done(message)
         elif isinstance(message, Forget):

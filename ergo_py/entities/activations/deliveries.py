@@ -75,6 +75,10 @@ class Inquire(NamedTuple):
 class Run(NamedTuple):
     """A message that an entity owes to itself is due."""
 
+    birth: int
+    """Of the entity: one that was deleted and made again counts from the beginning. It may wait
+    while the entity is deleted, and ends.
+    """
     number: int
 
 

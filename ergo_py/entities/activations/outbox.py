@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from ..._core.vocabulary.envelopes import Priority
-from ..._core.vocabulary.errors import BadInputError, ServiceError
-from ...entity_handles import Address, EntityKindUnknownError
+from ..._core.vocabulary.errors import BadInputError, ErgoError
+from ...entity_handles import Address
 from ...network.messages.listed_class import RefusedValueError
 from ..record import Origin, Owed
 from .changes import Changes
@@ -77,8 +77,11 @@ class Outbox:
 
         Raises:
             BadInputError: the message cannot be stored.
+            NotAllowedError: the receiver has another keeper, on several nodes.
         """
         record = self._record
+        if to is not None:
+            self._keeping.check_messages_to(to)
         try:
             encoded = self._keeping.types.encode(message)
         except RefusedValueError as error:
@@ -245,7 +248,7 @@ class Outbox:
             # It runs, or the process ends.
             self._next_try[owed.number] = inf
             self._running = owed.number
-            self._send_itself(Run(owed.number))
+            self._send_itself(Run(record.birth, owed.number))
             return
         if activation.output.committed < self._settled:
             activation.output.hold(partial(self._try, owed))
@@ -267,8 +270,10 @@ class Outbox:
         """Send a message of the framework to another entity."""
         try:
             self._keeping.tell(self._activation, address, message)
-        except (ServiceError, EntityKindUnknownError):
-            pass  # the sender repeats it
+        except ErgoError:
+            # The sender repeats it, and parks it after so many attempts: it may be too large for
+            # the network, or too much waits for that node.
+            pass
 
     def _send_itself(self, message: Run | Look) -> None:
         process = self._activation.process
@@ -310,10 +315,13 @@ class Outbox:
 
     def take_own(self, message: Run) -> Owed | None:
         """The message to itself that is to be handled now; None if it is not owed any more."""
+        if message.birth != self._record.birth:
+            return None  # of an entity of the same key that was deleted
         self._running = 0
         owed = self._record.owed.get(message.number)
-        if owed is None:
+        if owed is None or owed.is_parked:
             self.look()
+            return None
         return owed
 
     def was_done(self, message: Done) -> None:

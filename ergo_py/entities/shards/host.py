@@ -394,6 +394,7 @@ class Host:
         for shard in ended:
             self._released[shard] = self._leaving.pop(shard)
         if ended:
+            self._keeping.asleep.forget(lambda address: self.shard_of(address) in ended)
             self._bell.set()
             self._pass_all(ended)
             self._keeping.ring()  # the map may have given a shard back meanwhile

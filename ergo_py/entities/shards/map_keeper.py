@@ -6,7 +6,7 @@ from typing import Final
 import trio
 
 from ..._core.tables.pending_calls import Caller
-from ..._core.vocabulary.errors import Reject
+from ..._core.vocabulary.errors import ErgoError, Reject
 from ..._core.vocabulary.ids import PID
 from ..._core.vocabulary.messages import Down
 from ...actor import Actor
@@ -133,7 +133,7 @@ class MapKeeper(Actor):
         host.count = count
         if self._is_loaded and count != self._count:
             host.is_silent = True
-            self.send(pid, (ENTITY, "leave"))  # if it drains: it has no shards
+            self._tell(pid, (ENTITY, "leave"))  # if it drains: it has no shards
             raise Reject(
                 ValueError(
                     f"the program of {pid.node} says shards={count}, and the map of the "
@@ -281,7 +281,13 @@ class MapKeeper(Actor):
         self._map, self._row = after, self._row + 1
         self._dead &= after.hosts()
         for pid in self._hosts:
-            self.send(pid, (ENTITY, "map", after.to_wire()))
+            self._tell(pid, (ENTITY, "map", after.to_wire()))
+
+    def _tell(self, pid: PID, message: tuple[object, ...]) -> None:
+        try:
+            self.send(pid, message)
+        except ErgoError:
+            pass  # too much waits for its node; it gets the map by its next hello
 
     def _takes(self, host: _Host) -> bool:
         return not host.is_silent and not host.is_leaving
@@ -295,7 +301,7 @@ class MapKeeper(Actor):
         hosts = [each for each, host in self._hosts.items() if not host.is_silent]
         leaving = [each for each, host in self._hosts.items() if host.is_leaving]
         for pid, shards in self._map.excess(hosts, leaving).items():
-            self.send(pid, (ENTITY, "release", [list(each) for each in shards]))
+            self._tell(pid, (ENTITY, "release", [list(each) for each in shards]))
 
     def _dismiss(self) -> None:
         """Let hosts leave that have no shards, if no host has a map with shards of theirs: their
@@ -307,7 +313,7 @@ class MapKeeper(Actor):
         if self._is_loaded and all(host.version >= self._map.version for _, host in hosts):
             for pid, host in hosts:
                 if host.is_leaving and not self._map.shards_of(pid):
-                    self.send(pid, (ENTITY, "leave"))
+                    self._tell(pid, (ENTITY, "leave"))
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """The hosts, and how many shards each has."""
