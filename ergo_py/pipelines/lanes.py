@@ -425,7 +425,7 @@ class _BatchLane(_Lane):
         tries = 0
         while (error := await self._try(batch)) is not None:
             if tries == self._lanes.retry.times:
-                await self._isolate(batch, error)
+                await self._isolate(batch, error, type(error))
                 return
             await trio.sleep(self._delay(tries))
             tries += 1
@@ -473,16 +473,35 @@ class _BatchLane(_Lane):
         self._lanes.pass_on(batch)
         return None
 
-    async def _isolate(self, batch: Sequence[Entry], error: Exception) -> None:
+    async def _isolate(
+        self, batch: Sequence[Entry], error: Exception, of_whole: type[Exception]
+    ) -> None:
         """Find the entries that fail the batch: handle its halves, down to single entries."""
         if len(batch) == 1:
-            self._lanes.give_up(batch[0], error)
+            await self._try_alone(batch, error, of_whole)
             return
         middle = len(batch) // 2
         for half in (batch[:middle], batch[middle:]):
             problem = await self._try(half)
             if problem is not None:
-                await self._isolate(half, problem)
+                await self._isolate(half, problem, of_whole)
+
+    async def _try_alone(
+        self, single: Sequence[Entry], error: Exception, of_whole: type[Exception]
+    ) -> None:
+        """Give up the entry, unless it fails in another way than the batch. Mostly the database has
+        an outage then, and the entry is a good one.
+        """
+        tries = 0
+        problem: Exception | None = error
+        while problem is not None:
+            if type(problem) is of_whole or tries == self._lanes.retry.times:
+                self._lanes.give_up(single[0], problem)
+                return
+            await trio.sleep(self._delay(tries))
+            tries += 1
+            self._lanes.retried += 1
+            problem = await self._try(single)
 
 
 def _take_results(batch: Sequence[Entry], results: object) -> None:

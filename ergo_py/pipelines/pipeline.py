@@ -9,6 +9,7 @@ import trio
 
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.hints import did_you_mean
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.messages import NO_REPLY, Drain
 from .._core.vocabulary.options import check_number
@@ -21,7 +22,7 @@ from .item import Item
 from .lanes import Entry, Lanes, Retry
 from .reader import SourceReader
 from .source import Source, why
-from .steps import Batch, Sink, Stage, Step, ToActor
+from .steps import Batch, Batched, Sink, Stage, Step, ToActor
 
 __all__ = ["Pipeline", "PipelineFigures"]
 
@@ -293,10 +294,29 @@ def _check_steps(source: object, steps: Sequence[object], poison: object) -> Non
         if isinstance(step, Sink) and step is not steps[-1]:
             raise BadInputError("Pipeline(…)", step, "stages before the sink, which comes last")
     for step in (source, *steps, poison):
+        _check_methods(step, is_source=step is source)
         if isinstance(step, Source):
             step.check_use(is_source=step is source)
         if isinstance(step, Step):
             check_number(f"{type(step).__qualname__}.stuck_after", step.stuck_after, least=0.001)
+
+
+def _check_methods(step: object, *, is_source: bool) -> None:
+    """Check that a class has the methods that its base class leaves to it. Each item of the broker
+    would fail for a name that is misspelt.
+    """
+    cls = type(step)
+    for name in ("take", "ack") if is_source else ("handle", "handle_batch"):
+        unmade = [
+            vars(base)[name] for base in (Source, Stage, Batched, Batch, Sink) if name in vars(base)
+        ]
+        if getattr(cls, name, None) in unmade:
+            known = [each for each in vars(cls) if not each.startswith("_")]
+            raise BadInputError(
+                f"Pipeline(…): {cls.__qualname__}",
+                step,
+                f"a class with the method `{name}`{did_you_mean(name, known, '`{}`')}",
+            )
 
 
 show_public_names(__name__)

@@ -9,6 +9,7 @@ import trio
 from .._core import sources
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.text import shown
 from ..meta.readers import ReaderWait
 from ..supervision.specs import Backoff
 from .item import Item
@@ -116,6 +117,7 @@ class SourceReader(MetaProcess):
                     source.keep_alive()
                 continue
             items = source.take(room)
+            _check_items(items)
             self._tries = 0
             if items:
                 self._note_taken(items, room)
@@ -175,3 +177,12 @@ class SourceReader(MetaProcess):
             self._source.close()
         except Exception as error:
             self.log.warning("a source did not close", error=why(error))
+
+
+def _check_items(taken: object) -> None:
+    # Also the coroutine of an `async def`.
+    if not isinstance(taken, list) or not all(isinstance(item, Item) for item in taken):
+        raise TypeError(
+            f"take(self, most) is a plain method and returns a list of Item: `[Item(body), …]`; it "
+            f"has returned {shown(taken)}"
+        )

@@ -209,7 +209,7 @@ async def test_an_unknown_verb_of_an_asyncio_node_is_awaited_in_the_line(node: A
         ("exit_report", "`opened.exit_report` after its block"),
     ],
 )
-def test_asyncio_code_is_told_what_replaces_a_blocking_verb(name: str, text: str) -> None:
+def test_an_error_names_the_asyncio_line_for_a_blocking_verb(name: str, text: str) -> None:
     @on_asyncio
     async def check(node: AsyncioNode) -> None:
         with pytest.raises(AttributeError) as caught:

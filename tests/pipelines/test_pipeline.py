@@ -485,6 +485,32 @@ async def test_a_stage_of_batches_passes_a_result_for_each_item_on() -> None:
     assert sink.bodies == [0, 4, 8, 16, 24]
 
 
+class Outage(Collect):
+    """Refuses 3; and when its batch was refused, it is away for the next single items."""
+
+    away = 2
+
+    async def handle_batch(self, items: list[Item]) -> None:
+        if len(items) == 1 and Outage.away:
+            Outage.away -= 1
+            raise TimeoutError("the database is locked")
+        if any(item.body == 3 for item in items):
+            raise ValueError("refused")
+        await super().handle_batch(items)
+
+
+@in_virtual_time
+async def test_an_item_that_fails_in_another_way_than_its_batch_is_tried_again() -> None:
+    Outage.away = 2
+    broker, sink, dead = Broker(*range(4)), Outage(), Collect()
+
+    async with running(broker, sink, poison=dead):
+        await until(lambda: broker.is_done)
+
+    assert sorted(sink.bodies) == [0, 1, 2]
+    assert dead.bodies == [3]
+
+
 @in_virtual_time
 async def test_an_item_that_fails_its_batch_or_has_no_result_is_given_up_alone() -> None:
     broker, sink, dead = Broker(*range(7)), Collect(), Collect()
@@ -785,6 +811,34 @@ def test_a_broker_alone_is_a_source_without_an_end() -> None:
 
 class Unfinished(Source, Stage, Sink):
     """Has none of the methods."""
+
+
+class Misspelt(Sink):
+    """Has its method under another name."""
+
+    def handle_batches(self, items: list[Item]) -> None:
+        raise AssertionError("nobody calls it")
+
+
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda: Pipeline(Unfinished(), Collect()), r"a class with the method `take`"),
+        (lambda: Pipeline(BrokerSource(Broker()), Unfinished()), r"with the method `handle`"),
+        (
+            lambda: Pipeline(BrokerSource(Broker()), Misspelt()),
+            r"with the method `handle_batch`; did you mean `handle_batches`\?",
+        ),
+        (
+            lambda: Pipeline(BrokerSource(Broker()), Collect(), poison=Misspelt()),
+            r"with the method `handle_batch`",
+        ),
+    ],
+)
+def test_a_part_without_its_method_is_refused_at_the_start(make: Any, text: str) -> None:
+    """Each item would fail otherwise, and be acknowledged as poison."""
+    with pytest.raises(BadInputError, match=text):
+        make()
 
 
 def test_a_part_without_its_method_names_the_method() -> None:

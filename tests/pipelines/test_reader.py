@@ -1,6 +1,8 @@
 """The thread of a source, while no item may be taken."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import pytest
 
 from ergo_py import Backoff, ChildSpec
 from ergo_py.pipelines import Item, Pipeline
@@ -62,3 +64,29 @@ async def test_a_source_that_has_taken_too_much_is_asked_for_nothing_until_there
 
     assert asked == [1]
     assert {*Greedy.asked} == {1}
+
+
+class Careless(BrokerSource):
+    """Its first answer is no list of items."""
+
+    answers: ClassVar[list[Any]] = []
+
+    def take(self, most: int) -> Any:
+        return Careless.answers.pop() if Careless.answers else super().take(most)
+
+
+@pytest.mark.parametrize("answer", [[b"raw"], (Item(1),), None])
+@in_virtual_time
+async def test_an_answer_that_is_no_list_of_items_counts_as_a_loss_and_as_no_item(
+    answer: Any,
+) -> None:
+    broker, sink = Broker(*range(9)), Collect()
+    Careless.answers[:] = [answer]
+    async with running_node(limit=1000.0) as node:
+        plan = Pipeline.spec(Careless(broker), sink)
+        await node.supervise([ChildSpec("jobs", plan)])
+        await until(lambda: broker.is_done)
+        facts = await node.inspect("jobs")
+
+    assert sorted(sink.bodies) == [*range(9)]
+    assert facts["open"].startswith("0")

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from copy import copy
 from itertools import count
 from time import monotonic
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar
@@ -135,19 +136,20 @@ class Broker(Source, Sink, Generic[L, P]):
     # -- the base has these ------------------------------------------------------------------------
 
     def put(self, *items: object) -> None:
-        """Put items from outside of any pipeline, as one batch: connect, put them, and disconnect.
-        An `Item` is put as it is; anything else is the body of an item.
+        """Put items from outside of any pipeline, in any thread, as one batch: connect, put them,
+        and disconnect. An `Item` is put as it is; anything else is the body of an item.
 
         Raises:
             BadInputError: it has the options of a source, and cannot be a sink.
             Exception: the error of the library.
         """
         self.check_use(is_source=False)
+        each = copy(self)  # other threads may put items at the same time
         try:
-            self.open()
-            self.handle_batch([each if isinstance(each, Item) else Item(each) for each in items])
+            each.open()
+            each.handle_batch([one if isinstance(one, Item) else Item(one) for one in items])
         finally:
-            self.close()
+            each.close()
 
     @property
     def prefetch(self) -> int:

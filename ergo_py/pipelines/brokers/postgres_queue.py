@@ -1,6 +1,6 @@
 """`PostgresQueue`: a table of PostgreSQL that is a queue, as a source and as a sink."""
 
-from typing import Any, Final, LiteralString, TypeAlias, Unpack
+from typing import Any, Final, LiteralString, Unpack
 
 import psycopg
 from psycopg import sql
@@ -10,19 +10,10 @@ from ..._core.vocabulary.public_names import show_public_names
 from ...meta.checks import DATABASE_LIMITS, check_conninfo, check_name
 from ..item import Item
 from .broker import BatchKeywords, Broker, Opened
+from .queue_table import Connection, make_table
 
 __all__ = ["PostgresQueue"]
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
-
-# No index has a column that a take changes, and each page has room for its rows as the take writes
-# them: so a take writes to no index, and needs half of the time.
-_SCHEMA: Final = """
-    create table if not exists {table} (id bigint generated always as identity primary key,
-        queue text not null, key text, body bytea not null, error text, taken_by bigint,
-        deliveries integer not null default 0) with (fillfactor = 50);
-    create index if not exists {index} on {table} (queue, id);
-"""
 # By the places of the rows: for ``id in (…)`` the server reads the whole table at each take, once
 # it has statistics of it.
 _TAKE: Final = """
@@ -49,7 +40,8 @@ a statement, psycopg takes % for the beginning of a value.
 
 
 class PostgresQueue(Broker[Connection, int]):
-    """A table of PostgreSQL that is a queue: a source, a sink, or ``poison``. Bodies are bytes.
+    """A table of PostgreSQL that is a queue: a source, a sink, or ``poison``. Bodies are bytes; a
+    text becomes its bytes in UTF-8.
 
     Any number of pipelines take items, each item by one of them. When the session of a pipeline
     ends, also by a kill, the others take its unacknowledged items at once. An item that was given
@@ -79,8 +71,8 @@ class PostgresQueue(Broker[Connection, int]):
         self._conninfo = check_conninfo("PostgresQueue(conninfo)", conninfo, DATABASE_LIMITS)
         [self._queue] = self.named(queue=queue)
         check_name("PostgresQueue(table)", table, *_TABLE)
-        names = (table, f"{table}_ready", f"{table}.{queue}"[:60])
-        self._table, self._index, self._channel = map(sql.Identifier, names)
+        self._names = table, f"{table}_ready"
+        self._table, self._channel = sql.Identifier(table), sql.Identifier(f"{table}.{queue}"[:60])
         self._me: int | None = None
         """Its number in ``taken_by``; None until it takes items."""
 
@@ -90,8 +82,8 @@ class PostgresQueue(Broker[Connection, int]):
         return session, session.close
 
     def prepare(self) -> None:
-        """Make the table."""
-        self.link.execute(self._sql(_SCHEMA))
+        """Make the table, if it is missing."""
+        make_table(self.link, *self._names)
 
     def begin_to_take(self) -> None:
         """Take the lock of this source, and listen."""
@@ -128,12 +120,17 @@ class PostgresQueue(Broker[Connection, int]):
             cursor.executemany(self._sql(_PUT), rows)
             cursor.execute(sql.SQL("notify {}").format(self._channel))
 
+    def row_of(self, item: Item) -> tuple[str | None, Any, str | None]:
+        """The row of an item. The server would read a text as an escaped form of bytes."""
+        key, body, error = super().row_of(item)
+        return key, body.encode() if isinstance(body, str) else body, error
+
     def _execute(self, text: LiteralString, **given: object) -> psycopg.Cursor[tuple[Any, ...]]:
         values = {"me": self._me, "queue": self._queue, **given}
         return self.link.execute(self._sql(text), values, binary=True)
 
     def _sql(self, text: LiteralString) -> sql.Composed:
-        return sql.SQL(text).format(table=self._table, index=self._index)
+        return sql.SQL(text).format(table=self._table)
 
 
 show_public_names(__name__)

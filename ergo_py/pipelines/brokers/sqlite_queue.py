@@ -1,24 +1,16 @@
 """`SQLiteQueue`: a queue in a file, as a source and as a sink."""
 
-import sqlite3
 from pathlib import Path
 from typing import ClassVar, Final, Unpack
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ..item import Item
-from .broker import BatchKeywords, Broker, Opened
+from .broker import BatchKeywords
+from .queue_file import QueueFile
 
 __all__ = ["SQLiteQueue"]
 
-_SCHEMA: Final = """
-    create table if not exists items (
-        id integer primary key autoincrement, queue text not null, key text, body blob not null,
-        error text
-    );
-    create index if not exists items_of_queue on items (queue, id);
-    create table if not exists taken (queue text primary key, highest integer not null);
-"""
 _TAKE: Final = "select id, key, body from items where queue = ? and id > ? order by id limit ?"
 _NOTE: Final = "insert or replace into taken values (?, ?)"
 _PUT: Final = "insert into items (queue, key, body, error) values (?, ?, ?, ?)"
@@ -26,7 +18,7 @@ _LOOK: Final = 0.02
 """Seconds between two looks for items of other programs."""
 
 
-class SQLiteQueue(Broker[sqlite3.Connection, int]):
+class SQLiteQueue(QueueFile):
     """A queue in a file: a source, a sink, or ``poison``. Bodies are bytes or texts.
 
     Any number of programs put items. One pipeline at a time takes them: another waits, with its
@@ -42,7 +34,6 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
         BadInputError: an argument has a wrong type or value.
     """
 
-    places_last = True
     names: ClassVar[tuple[bytes, str]] = (rb"[^/\0]{1,100}", "a name of 1 to 100 bytes, without /")
 
     def __init__(
@@ -52,32 +43,13 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
         if not isinstance(path, str | Path) or not str(path) or str(path) == ":memory:":
             raise BadInputError("SQLiteQueue(path)", path, 'the path of a file: "jobs.db"')
         [self._queue] = self.named(queue=queue)
-        self._path = Path(path)
+        self.path = Path(path)
         self.where: str = str(path)
-        self._lock: sqlite3.Connection | None = None
         self._last = self._highest = 0
-
-    def connect(self) -> Opened[sqlite3.Connection]:
-        """Open the file."""
-        connection = sqlite3.connect(self._path, isolation_level=None)
-        return connection, connection.close
-
-    def prepare(self) -> None:
-        """Make the tables."""
-        self.link.executescript(f"pragma journal_mode = wal; {_SCHEMA}")
-
-    def close(self) -> None:
-        """Close the file. The next pipeline may take items."""
-        super().close()
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.close()
 
     def begin_to_take(self) -> None:
         """Take the lock of the queue. The system releases it when the program ends, in any way."""
-        # Not a lock on the file itself, which would keep other programs from putting items.
-        self._lock = sqlite3.connect(f"{self._path}.{self._queue}.taker", timeout=0.0)
-        self._lock.execute("begin exclusive")
+        self.lock(self._queue)
         # The loss of power may take back an acknowledgement: the item is taken again.
         self.link.execute("pragma synchronous = normal")
         highest = "select highest from taken where queue = ?"
@@ -98,18 +70,16 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
 
     def wait(self, seconds: float) -> None:
         """Wait until another program has written."""
-        seen = self._version()
+        seen = self.version()
         for _ in range(round(seconds / _LOOK)):
-            if not self.pause(_LOOK) or self._version() != seen:
+            if not self.pause(_LOOK) or self.version() != seen:
                 return
-
-    def _version(self) -> object:
-        return self.link.execute("pragma data_version").fetchone()
 
     def confirm(self, places: list[int]) -> None:
         """Delete items, in a transaction."""
         with self.link:
             self.link.execute("begin immediate")
+            self.check_file()
             self.link.executemany(
                 "delete from items where id = ?", [(number,) for number in places]
             )
@@ -120,6 +90,7 @@ class SQLiteQueue(Broker[sqlite3.Connection, int]):
         with self.link:  # commits, or undoes all of it
             self.link.execute("begin immediate")
             self.link.executemany(_PUT, rows)
+            self.check_file()
 
 
 show_public_names(__name__)

@@ -198,7 +198,7 @@ def test_a_stopped_program_refuses_no_command_that_was_done_elsewhere() -> None:
 
 
 @simulated(seeds=1)
-async def test_a_node_forgets_what_it_knew_of_entities_that_have_moved(world: World) -> None:
+async def test_a_node_forgets_the_entities_that_have_moved_away(world: World) -> None:
     a, b = await start_ones(world, MemoryStore())
     giver, receiver = keys_of(a)[0], keys_of(b)[0]
     world.network.cut(a.name, b.name)

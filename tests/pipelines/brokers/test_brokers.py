@@ -6,6 +6,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -242,6 +243,48 @@ def test_a_key_of_any_kind_is_a_text_in_postgresql() -> None:
         found = [item.key for item in taken(source, len(KEYS_IN_ROWS))]
         assert found == [*KEYS_IN_ROWS.values()]
         source.close()
+
+
+def test_texts_arrive_in_postgresql_as_their_bytes() -> None:
+    if reason := missing("postgres"):
+        pytest.skip(reason)
+    texts = [r"C:\share\x", r"\x6869", '"\\u00e9"', r"\101", "ü"]
+    with started("postgres") as server:
+        rig = Rig(server, "jobs")
+        queue: Any = rig.source()
+        queue.put(*texts, b"\x00\xff")
+        queue.open()
+        assert [item.body for item in queue.take(9)] == [
+            *(text.encode() for text in texts),
+            b"\x00\xff",
+        ]
+        queue.close()
+
+
+def put(rig: Rig, number: int) -> None:
+    queue: Any = rig.source()
+    queue.put(bytes([number]))
+
+
+def test_a_put_into_postgresql_waits_for_no_open_transaction_of_others() -> None:
+    if reason := missing("postgres"):
+        pytest.skip(reason)
+
+    with started("postgres") as server:
+        rig = Rig(server, "jobs")
+        queue: Any = rig.source()
+        with ThreadPoolExecutor(6) as threads:  # all make the table
+            [*threads.map(lambda number: put(rig, number), range(6))]
+        other: Any = rig.source()
+        other.open()
+        other.link.execute("begin; insert into ergo_items (queue, body) values ('jobs', 'x')")
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(queue.put, b"y").result(timeout=60) is None
+        other.link.execute("rollback")
+        other.close()
+        queue.open()
+        assert len(queue.take(99)) == 7
+        queue.close()
 
 
 def test_a_take_from_a_long_queue_of_postgresql_reads_only_its_own_rows() -> None:

@@ -44,5 +44,5 @@ def test_each_bridge_is_short() -> None:
         if file.name not in COMMON
     }
 
-    assert len(counts) == 13
+    assert len(counts) == 15
     assert {name: count for name, count in counts.items() if count > MOST} == {}

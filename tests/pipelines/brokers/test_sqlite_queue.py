@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,56 @@ def test_a_program_puts_items_without_a_pipeline(tmp_path: Path) -> None:
     queue.close()
 
 
+def test_threads_put_items_with_the_same_object(tmp_path: Path) -> None:
+    queue = SQLiteQueue(tmp_path / "jobs.db")
+    queue.put(b"first")  # makes the file
+
+    def put_some(number: int) -> None:
+        for _ in range(10):
+            queue.put(str(number))
+
+    with ThreadPoolExecutor(4) as threads:
+        [*threads.map(put_some, range(4))]
+
+    queue.open()
+    found = Counter(str(item.body) for item in queue.take(100))
+    assert found == {"b'first'": 1, "0": 10, "1": 10, "2": 10, "3": 10}
+    queue.close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_was_removed_takes_and_gives_no_items(
+    is_replaced: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "jobs.db"
+    put(SQLiteQueue(path), [b"1"])
+    sink, source = SQLiteQueue(path), SQLiteQueue(path)
+    sink.open()
+    source.open()
+    taken = source.take(5)
+    path.rename(tmp_path / "old.db")
+    if is_replaced:
+        put(SQLiteQueue(path), [b"2"])
+
+    uses: list[Callable[[], object]] = [
+        lambda: sink.handle_batch([Item(b"3")]),
+        lambda: source.ack(taken),
+        lambda: source.wait(1.0),
+    ]
+    for use in uses:
+        with pytest.raises(ConnectionError, match=r"jobs\.db was removed or replaced"):
+            use()
+    sink.close()
+    source.close()
+    sink.open()
+    sink.handle_batch([Item(b"4")])  # into the file that is there
+    sink.close()
+    source = SQLiteQueue(path)
+    source.open()
+    assert [item.body for item in source.take(5)] == [b"2"] * is_replaced + [b"4"]
+    source.close()
+
+
 def test_a_queue_has_a_single_source_at_a_time(tmp_path: Path) -> None:
     put(SQLiteQueue(tmp_path / "jobs.db"), [b"1"])
     first, second = SQLiteQueue(tmp_path / "jobs.db"), SQLiteQueue(tmp_path / "jobs.db")
@@ -51,7 +103,7 @@ def test_a_queue_has_a_single_source_at_a_time(tmp_path: Path) -> None:
     assert [item.body for item in first.take(5)] == [b"1"]
 
     second.open()
-    with pytest.raises(sqlite3.OperationalError, match="locked"):
+    with pytest.raises(ConnectionError, match="another pipeline takes the items"):
         second.take(5)
     second.close()
     first.close()
