@@ -142,13 +142,13 @@ def test_a_batch_takes_records_up_to_a_size_and_leaves_others_to_the_next() -> N
             await trio.sleep(0.01)
 
         store.before_commit = note
-        async with open_bank(store, kinds=[Box], max_state=32 << 20) as node:
+        async with open_bank(store, kinds=[Box], max_state=4 << 20) as node:
             async with trio.open_nursery() as nursery:
                 for number in range(6):
                     box = node.entity(Box, str(number))
-                    nursery.start_soon(box.call, ask(Box.fill, 24 << 20))
+                    nursery.start_soon(box.call, ask(Box.fill, 3 << 20))
             assert len(store.rows) == 6
-        assert [each for size in sizes for each in size] == [24] * 6
+        assert [each for size in sizes for each in size] == [3] * 6
         assert max(map(len, sizes)) == 3
 
     run_virtual(program)
