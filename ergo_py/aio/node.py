@@ -11,6 +11,7 @@ import trio
 
 from .._core.vocabulary.ids import EventName
 from ..facades.facade import Asyncio
+from ..facades.handles import asyncio_entity
 from ..facades.node import NodeVerbs, ask, run
 from ..facades.rows import Function, Row, as_async, as_method, awaited
 from ..facades.streams import AsyncioEvents, asyncio_stream
@@ -102,6 +103,7 @@ class AsyncioNode(NodeVerbs, Asyncio):
 
     call: Final = _call(Node.call)
     call_stream: Final = asyncio_stream(Node.call_stream)
+    entity: Final = asyncio_entity(Node.entity)
     events: Final = awaited(events)
     run_task: Final = _task(Node.run_task)
     map_stream: Final = asyncio_stream(Node.map_stream)

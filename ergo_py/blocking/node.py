@@ -8,6 +8,7 @@ from warnings import warn
 
 from .._core.vocabulary.ids import EventName
 from ..facades.facade import Blocking
+from ..facades.handles import blocking_entity
 from ..facades.node import NodeVerbs, ask, run
 from ..facades.rows import blocked, plain
 from ..facades.streams import BlockingEvents, blocking_stream
@@ -50,6 +51,7 @@ class BlockingNode(NodeVerbs, Blocking):
     call: Final = plain(Node.call_from_thread)
     ask: Final = plain(ask)
     call_stream: Final = blocking_stream(Node.call_stream)
+    entity: Final = blocking_entity(Node.entity)
     events: Final = plain(events)
     run_task: Final = blocking_task(Node.run_task)
     map_stream: Final = blocking_stream(Node.map_stream)

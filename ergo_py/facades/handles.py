@@ -1,15 +1,21 @@
 """Tables of the handles that a node returns, and their facades for both kinds of code."""
 
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
 from .._core.tables.timers import Timer
+from .._core.verbs.behaviour import Behaviour
+from .._core.vocabulary.envelopes import Priority
+from .._core.vocabulary.ids import B_co
+from .._core.vocabulary.messages import Request, Sent, Untyped
+from ..actor import Actor
 from ..entity_handles import EntityHandle, html_of
 from ..groups import Group, Registry
 from ..service import Service
 from ..supervision.handle import SupervisorHandle
 from ..supervision.pool import PoolHandle
 from .facade import Asyncio, Blocking, Facade
-from .rows import awaited, blocked, direct, handle, value, verb
+from .rows import Row, as_method, awaited, blocked, direct, handle, value, verb
 
 __all__ = [
     "AsyncioEntity",
@@ -23,7 +29,15 @@ __all__ = [
     "BlockingPool",
     "BlockingService",
     "BlockingSupervisor",
+    "asyncio_entity",
+    "blocking_entity",
 ]
+
+A = TypeVar("A", bound=Actor)
+Callee = TypeVar("Callee")
+M = TypeVar("M")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ServiceVerbs(Facade):
@@ -49,29 +63,128 @@ class AsyncioService(ServiceVerbs, Asyncio):
     call: Final = awaited(Service.call)
 
 
-class EntityVerbs(ServiceVerbs):
+class EntityVerbs(Facade):
     """The verbs of an `EntityHandle`."""
 
     _variable = "entity"
 
+    name: Final = value(EntityHandle, lambda entity: entity.name)
     key: Final = value(EntityHandle, lambda entity: entity.key)
     address: Final = value(EntityHandle, lambda entity: entity.address)
+    pid: Final = value(EntityHandle, lambda entity: entity.pid)
+    send_wait: Final = verb(EntityHandle.send_wait)
     post: Final = verb(EntityHandle.post)
 
     def _repr_html_(self) -> str:
         return html_of(self._subject)
 
 
-class BlockingEntity(EntityVerbs, Blocking):
+# The rows of verbs whose types depend on the class of the entity. Type checkers see the class in
+# the methods below them.
+
+
+class BlockingEntity(EntityVerbs, Blocking, Generic[B_co]):
     """An entity without ``await``, for every thread except the node's own."""
 
-    call: Final = blocked(EntityHandle.call)
+    if TYPE_CHECKING:
+
+        def send(
+            self: "BlockingEntity[Behaviour[M]]",
+            message: Sent[M],
+            *,
+            priority: Priority = Priority.NORMAL,
+        ) -> bool:
+            """As that of `EntityHandle`."""
+            ...
+
+        @overload
+        def call(
+            self,
+            request: Untyped | None,
+            *,
+            timeout: float | None = 5.0,
+            priority: Priority = Priority.NORMAL,
+            retry: bool = False,
+            once: str | None = None,
+            fresh: bool = False,
+        ) -> Any: ...
+        @overload
+        def call(
+            self: "BlockingEntity[Callee]",
+            request: Request[R, Callee],
+            *,
+            timeout: float | None = 5.0,
+            priority: Priority = Priority.NORMAL,
+            retry: bool = False,
+            once: str | None = None,
+            fresh: bool = False,
+        ) -> R: ...
+        def call(self, request: object, **options: object) -> object:
+            """As that of `EntityHandle`."""
+            ...
+
+    else:
+        send = direct(EntityHandle.send)
+        call = blocked(EntityHandle.call)
 
 
-class AsyncioEntity(EntityVerbs, Asyncio):
+class AsyncioEntity(EntityVerbs, Asyncio, Generic[B_co]):
     """An entity whose verbs are awaited on asyncio's loop. Only ``send`` is not."""
 
-    call: Final = awaited(EntityHandle.call)
+    if TYPE_CHECKING:
+
+        def send(
+            self: "AsyncioEntity[Behaviour[M]]",
+            message: Sent[M],
+            *,
+            priority: Priority = Priority.NORMAL,
+        ) -> bool:
+            """As that of `EntityHandle`."""
+            ...
+
+        @overload
+        async def call(
+            self,
+            request: Untyped | None,
+            *,
+            timeout: float | None = 5.0,
+            priority: Priority = Priority.NORMAL,
+            retry: bool = False,
+            once: str | None = None,
+            fresh: bool = False,
+        ) -> Any: ...
+        @overload
+        async def call(
+            self: "AsyncioEntity[Callee]",
+            request: Request[R, Callee],
+            *,
+            timeout: float | None = 5.0,
+            priority: Priority = Priority.NORMAL,
+            retry: bool = False,
+            once: str | None = None,
+            fresh: bool = False,
+        ) -> R: ...
+        async def call(self, request: object, **options: object) -> object:
+            """As that of `EntityHandle`."""
+            ...
+
+    else:
+        send = direct(EntityHandle.send)
+        call = awaited(EntityHandle.call)
+
+
+def blocking_entity(
+    function: Callable[Concatenate[Any, P], EntityHandle[A]],
+) -> Callable[Concatenate[Any, P], BlockingEntity[A]]:
+    """A row of blocking facades, for a method that returns an entity of a class."""
+    return as_method(Row(function, blocking=BlockingEntity))
+
+
+def asyncio_entity(
+    function: Callable[Concatenate[Any, P], EntityHandle[A]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncioEntity[A]]]:
+    """A row of asyncio facades, for a method that returns an entity of a class."""
+    return as_method(Row(function, asyncio=AsyncioEntity))
 
 
 class SupervisorVerbs(Facade):

@@ -22,14 +22,12 @@ from ..node import Node
 from ..supervision.handle import SupervisorHandle
 from .facade import Facade
 from .handles import (
-    AsyncioEntity,
     AsyncioGroup,
     AsyncioPool,
     AsyncioRegistry,
     AsyncioService,
     AsyncioSupervisor,
     AsyncioTimer,
-    BlockingEntity,
     BlockingPool,
     BlockingService,
     BlockingSupervisor,
@@ -206,7 +204,6 @@ class NodeVerbs(Facade):
     )
     pool: Final = handle(Node.pool, blocking=BlockingPool, asyncio=AsyncioPool)
     service: Final = handle(Node.service, blocking=BlockingService, asyncio=AsyncioService)
-    entity: Final = handle(Node.entity, blocking=BlockingEntity, asyncio=AsyncioEntity)
     tree: Final = verb(Node.tree)
     load_applications: Final = verb(Node.load_applications)
     start_applications: Final = verb(Node.start_applications)

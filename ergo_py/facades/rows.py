@@ -231,7 +231,7 @@ def verb(
 def verb(
     function: Callable[Concatenate[Any, P], R], undo: Function | None = None
 ) -> Verb[P, R]: ...
-def verb(function: Function, undo: Function | None = None) -> Any:
+def verb(function: Function, undo: Function | None = None) -> object:
     """A row for a plain or async method."""
     return Verb(function, undo)
 
@@ -271,7 +271,7 @@ def direct(
 ) -> Direct[P, B, A]: ...
 @overload
 def direct(function: Callable[Concatenate[Any, P], R]) -> Direct[P, R, R]: ...
-def direct(function: Function, **wrappers: Function) -> Any:
+def direct(function: Function, **wrappers: Function) -> object:
     """A row for a plain method that returns at once in every thread."""
     return Direct(function, **wrappers)
 

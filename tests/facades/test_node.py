@@ -280,6 +280,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "other-loops.md"
 WITH_OVERLOADS = {
     "call": ("blocks", "`await`"),
     "run": ("blocks", "`await`"),
+    "entity": ("blocks: `BlockingEntity`", "`await`: `AsyncioEntity`"),
     "events": ("blocks: `BlockingStream`", "`await`: `AsyncioStream`"),
     "call_stream": ("`BlockingStream`, for `for`", "`AsyncioStream`, for `async for`"),
     "map_stream": ("`BlockingStream`, for `for`", "`AsyncioStream`, for `async for`"),

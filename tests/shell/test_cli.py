@@ -276,8 +276,11 @@ class Idle(Source):
     def take(self, most: int) -> list[Item]:
         return []
 
+    def ack(self, items: list[Item]) -> None:
+        raise AssertionError("there are none")
 
-class Broken(Source):
+
+class Broken(Idle):
     def open(self) -> None:
         raise OSError("no broker")
 

@@ -25,13 +25,16 @@ from ergo_py import (
 from ergo_py.aio import AsyncioNode
 from ergo_py.blocking import BlockingNode
 from ergo_py.blocking.tasks import BlockingTask
+from ergo_py.entities import Entity
 from ergo_py.facades.handles import (
+    AsyncioEntity,
     AsyncioGroup,
     AsyncioPool,
     AsyncioRegistry,
     AsyncioService,
     AsyncioSupervisor,
     AsyncioTimer,
+    BlockingEntity,
     BlockingPool,
     BlockingService,
     BlockingSupervisor,
@@ -174,3 +177,36 @@ async def wrong_on_asyncio(node: AsyncioNode, pid: PID) -> None:
     await (await node.group("workers")).join(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await node.run(5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     await node.supervize([])  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Meter(Entity[int]):
+    def handle_message(self, message: int, sender: object) -> None:
+        self.state += message
+
+
+@dataclass(frozen=True)
+class Reading(Request[int, Meter]):
+    pass
+
+
+class Lamp(Entity[bool]):
+    pass
+
+
+def entities(node: BlockingNode) -> None:
+    meter, lamp = node.entity(Meter, "a"), node.entity(Lamp, "a")
+    assert_type(meter, BlockingEntity[Meter])
+    assert_type(meter.call(Reading(), once="1"), int)
+    meter.send(1)
+    assert_type(meter.key, str)
+    lamp.call(Reading())  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    meter.call(1, wrong=2)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+
+async def awaited_entities(node: AsyncioNode) -> None:
+    meter, lamp = await node.entity(Meter, "a"), await node.entity(Lamp, "a")
+    assert_type(meter, AsyncioEntity[Meter])
+    assert_type(await meter.call(Reading(), fresh=True), int)
+    meter.send(1)
+    assert_type(meter.name, str)
+    await lamp.call(Reading())  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
