@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, Backoff, ChildSpec, Drain, ask
+from ergo_py import Actor, Backoff, ChildSpec, Drain, ask, pipelines
 from ergo_py._core.vocabulary.states import State
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
 from ergo_py.cluster import Cluster
 from ergo_py.entities import Entities, EntityInspector, MemoryStore
 from ergo_py.network import Local
-from ergo_py.pipelines import Item, Pipeline, Sink, Source, Stage, ToActor
+from ergo_py.pipelines import Item, Pipeline, Source, Stage, ToActor
 from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status
 from tests.actors import Puppet
@@ -277,6 +277,11 @@ class Idle(Source):
         return []
 
     def ack(self, items: list[Item]) -> None:
+        raise AssertionError("there are none")
+
+
+class Sink(pipelines.Sink):
+    def handle_batch(self, items: list[Item]) -> None:
         raise AssertionError("there are none")
 
 
