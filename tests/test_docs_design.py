@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import test_architecture, test_moved_names, test_walks
+from tests.facades import test_definitions
 
 PAGE = Path(__file__).parent.parent / "docs" / "design" / "decisions.md"
 LIMITS = {
@@ -13,6 +14,7 @@ LIMITS = {
     "public names of all modules": test_moved_names.MOST,
     "classes with 20 attributes or more": test_architecture.MOST_LARGE_CLASSES,
     "annotations `: Any` and `-> Any`": test_architecture.MOST_ANY,
+    "definitions of verbs, those of all facades together": test_definitions.MOST,
     "functions from an accepted socket to its first HTTP response": test_walks.FIRST_REQUEST[0],
     "files on that way": test_walks.FIRST_REQUEST[1],
     "functions from the end of a child to its restart": test_walks.RESTART,
