@@ -43,7 +43,7 @@ class SQLiteQueue(QueueFile):
         if not isinstance(path, str | Path) or not str(path) or str(path) == ":memory:":
             raise BadInputError("SQLiteQueue(path)", path, 'the path of a file: "jobs.db"')
         [self._queue] = self.named(queue=queue)
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.where: str = str(path)
         self._last = self._highest = 0
 
