@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from ...meta.file_identity import identity_of
 from ...network.stores.file_locks import is_same_file, locked_file
 from ..errors import EntityStoreError
 
@@ -69,15 +70,15 @@ class SQLiteFile:
             if self.identity is not None:
                 self._check_identity()
             if connection is not None:
-                if _identity(self._log) == self._log_identity:
+                if identity_of(self._log) == self._log_identity:
                     return connection
                 # The log was removed. SQLite would go on with it, and no later start finds its
                 # commits. A connection that closes copies them to the file.
                 self.drop()
             self.keep_lock()
             connection = self._set_up()
-            self.identity = _identity(self.path, 1)
-            self._log_identity = _identity(self._log)
+            self.identity = identity_of(self.path, 1)
+            self._log_identity = identity_of(self._log)
             return connection
         except sqlite3.Error as error:
             self.drop()
@@ -189,7 +190,7 @@ class SQLiteFile:
         removed, and no later start finds its commits; and a new file would acknowledge commands
         without the commits of the first, whose place it takes.
         """
-        if _identity(self.path, 1) != self.identity:
+        if identity_of(self.path, 1) != self.identity:
             raise EntityStoreError(
                 f"{self.path} was removed or replaced, or is empty, after this program has opened "
                 "it; put the same file back, or restart the program to begin with the file that is "
@@ -231,14 +232,6 @@ def _status(path: Path | str) -> os.stat_result | None:
         return os.stat(path)
     except OSError:
         return None
-
-
-def _identity(path: Path | str, least: int = 0) -> tuple[int, int] | None:
-    """The device and number of a file; None for none, and for one with fewer bytes."""
-    status = _status(path)
-    if status is None or status.st_size < least:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _lock_path(file: Path) -> Path:

@@ -1,10 +1,10 @@
 """`QueueFile`: the file of `SQLiteQueue`, and the lock of the pipeline that takes its items."""
 
-import os
 import sqlite3
 from pathlib import Path
 from typing import Final
 
+from ...meta.file_identity import identity_of
 from .broker import Broker, Opened
 
 __all__ = ["QueueFile"]
@@ -36,7 +36,7 @@ class QueueFile(Broker[sqlite3.Connection, int]):
     def prepare(self) -> None:
         """Make the tables."""
         self.link.executescript(f"pragma journal_mode = wal; {_SCHEMA}")
-        self._file = self._find_file()
+        self._file = identity_of(self.path)
 
     def close(self) -> None:
         """Close the file. The next pipeline may take items."""
@@ -72,12 +72,5 @@ class QueueFile(Broker[sqlite3.Connection, int]):
         Raises:
             ConnectionError: it is not.
         """
-        if self._find_file() != self._file:
+        if identity_of(self.path) != self._file:
             raise ConnectionError(f"{self.path} was removed or replaced")
-
-    def _find_file(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.path)
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
