@@ -258,6 +258,15 @@ async def test_asyncio_code_on_the_loop_of_the_node_is_told_to_use_trio(node: As
         assert any("`await trio.sleep(…)`" in note for note in caught.value.__notes__)
 
 
+def test_asyncio_code_that_synchronous_code_runs_is_told_to_use_trio() -> None:
+    with (
+        open_blocking_node(log_output="none", watchdog=None) as node,
+        pytest.raises(RuntimeError) as caught,
+    ):
+        node.run(lambda _: sleep_on_asyncio())
+    assert any("`await trio.sleep(…)`" in note for note in caught.value.__notes__)
+
+
 @on_asyncio
 async def test_verbs_of_asyncio_need_its_loop(node: AsyncioNode) -> None:
     async def elsewhere() -> None:

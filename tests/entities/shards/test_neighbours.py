@@ -91,8 +91,10 @@ TYPES = [More, Give, Take]
 KEYS = [f"key {number}" for number in range(40)]
 
 
-async def start_ones(world: World, store: MemoryStore, lease: float = 20.0) -> list[WorldNode]:
-    """Two nodes, when both have shards."""
+async def start_ones(
+    world: World, store: MemoryStore, lease: float = 20.0, count: int = 2
+) -> list[WorldNode]:
+    """Nodes, when all have shards."""
 
     async def start(node: Node) -> None:
         ones = Entities.spec(
@@ -109,7 +111,7 @@ async def start_ones(world: World, store: MemoryStore, lease: float = 20.0) -> l
         await node.spawn(Sink, name="sink")
         await node.spawn(Flood, name="flood")
 
-    nodes = await world.start(2, start, types=TYPES, network={"backlog": 200_000})
+    nodes = await world.start(count, start, types=TYPES, network={"backlog": 200_000})
     await trio.sleep(20.0)
     return nodes
 
@@ -144,6 +146,23 @@ async def test_a_keeper_goes_on_if_no_more_may_wait_for_another_node(world: Worl
 
     assert await call(a, receiver, Take(0)) == 5  # it asks the sender of its mark
     assert a.node.whereis("ones") == keeper
+
+
+@simulated(seeds=1)
+async def test_the_keeper_of_the_map_goes_on_if_no_more_may_wait_for_another_node(
+    world: World,
+) -> None:
+    store = MemoryStore()
+    nodes = await start_ones(world, store, lease=60.0)
+    [at] = [node for node in nodes if node.node.whereis("ones.map") is not None]
+    [other] = [node for node in nodes if node is not at]
+    keeper = at.node.whereis("ones.map")
+    await flood(world, at, other)
+    [third] = await start_ones(world, store, lease=60.0, count=1)
+
+    # The keeper has told all of its new map, as far as it can.
+    assert at.node.whereis("ones.map") == keeper
+    assert keys_of(third)
 
 
 @simulated(seeds=1)
