@@ -11,12 +11,24 @@ from ergo_py.testing.world.simulation import Simulation, SimulationError
 from .clusters import groups, leases, names
 from .entities import bank, parking
 from .networks import messages, watches
-from .shards import fleet, moves
+from .shards import fleet, lives, moves
 from .versions import versions
 
 WORLDS: dict[str, Any] = {
     each.__name__: each
-    for each in (messages, watches, leases, names, groups, bank, parking, versions, fleet, moves)
+    for each in (
+        messages,
+        watches,
+        leases,
+        names,
+        groups,
+        bank,
+        parking,
+        versions,
+        fleet,
+        lives,
+        moves,
+    )
 }
 
 

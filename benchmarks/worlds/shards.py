@@ -1,11 +1,12 @@
 """Worlds of entities on three nodes that share a store: accounts that pay each other. In `fleet`
 nodes crash, stop and lose each other, and the names of the cluster and the store of the rows, too;
-in `moves` a node joins and others drain, and commands have no ids.
+in `lives` accounts also have timers, an account is deleted and used again, and few messages may
+wait; in `moves` a node joins and others drain, and commands have no ids.
 """
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -14,16 +15,18 @@ import trio
 
 from ergo_py import Actor, Backoff, Caller, ChildSpec, ErgoError, Node, Reject, Request
 from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
+from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Due, Row, Write
 from ergo_py.entity_handles import Address, entities_of, inspections
 from ergo_py.testing import World, at_most_one
+from ergo_py.testing.world.checkers import Checker
 from ergo_py.testing.world.disk import WorldDisk
 from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
 
 from .entities import Balance, Credit, Deposit, Pay
 
-__all__ = ["fleet", "moves"]
+__all__ = ["fleet", "lives", "moves"]
 
 SHARDS = 3
 LEASE = 4.0
@@ -39,13 +42,66 @@ leases and a pause before another attempt.
 """
 
 
+@dataclass
+class Life(Balance):
+    """The state of an account from its first effect to its deletion."""
+
+    name: str = ""
+    """No other life has it."""
+    ended: dict[str, list[str]] = field(default_factory=dict)
+    """The effects on Joe before his deletions, by the names of his lives."""
+
+
 @dataclass(frozen=True)
 class Look(Request[list[str]]):
     """The effects on the account."""
 
 
-class Account(Entity[Balance]):
+@dataclass(frozen=True)
+class Earn(Request[None]):
+    """Get a coin after a delay: a timer, or a message to itself without one."""
+
+    id: str
+    delay: float
+
+
+@dataclass(frozen=True)
+class Coin:
+    """The coin."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Close(Request[None]):
+    """Delete the account."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The last state of an account that was deleted: a commit may have a whole life in it."""
+
+    name: str
+    entries: list[str]
+
+
+@dataclass(frozen=True)
+class Ended(Request[dict[str, list[str]]]):
+    """The states of the accounts that were deleted."""
+
+
+class Account(Entity[Life]):
     """An account."""
+
+    def _note(self, entry: str) -> None:
+        state = self.state
+        state.entries.append(entry)
+        if not state.name:
+            # An account that was deleted may begin again in the same process and moment: under
+            # another entry, since no command has two effects on a process.
+            state.name = f"{entry} at {trio.current_time()} by {self.pid}"
 
     def handle_call(self, request: Any, caller: Caller) -> object:
         """Carry out a command."""
@@ -53,23 +109,46 @@ class Account(Entity[Balance]):
         match request:
             case Deposit(id, amount):
                 state.amount += amount
-                state.entries.append(id)
+                self._note(id)
             case Pay(id, to, amount):
                 if state.amount < amount:
                     raise Reject(ValueError("not enough"))
                 state.amount -= amount
-                state.entries.append(id)
+                self._note(id)
                 self.send(self.entity(ACCOUNTS[to], "it"), Credit(id, amount))
+            case Earn(id, delay):
+                self._note(id)
+                itself = self.entity(type(self), self.key)
+                if delay:
+                    self.send_after(delay, itself, Coin(id))
+                else:
+                    self.send(itself, Coin(id))
+            case Close(_):
+                if state.entries:
+                    self.send(self.entity(Eve, "it"), Closed(state.name, list(state.entries)))
+                self.delete()
+                return None
             case Look():
                 return list(state.entries)
+            case Ended():
+                return dict(state.ended)
             case _:
                 raise Reject(LookupError(request))
         return state.amount
 
     def handle_message(self, message: Any, sender: Any) -> None:
-        """Take an amount."""
-        self.state.amount += message.amount
-        self.state.entries.append(f"got {message.id}")
+        """Take an amount, or a coin."""
+        match message:
+            case Credit(id, amount):
+                self.state.amount += amount
+                self._note(f"got {id}")
+            case Coin(id):
+                self.state.amount += 1
+                self._note(f"coin {id}")
+            case Closed(name, entries):
+                if name in self.state.ended:
+                    self._note(f"closed {name} again")
+                self.state.ended[name] = entries
 
 
 class Ada(Account):
@@ -85,11 +164,11 @@ class Eve(Account):
 
 
 class Joe(Account):
-    """A fourth account."""
+    """A fourth account. It is deleted now and then, and tells Eve its last state."""
 
 
 ACCOUNTS: dict[str, type[Account]] = {each.__name__: each for each in (Ada, Bob, Eve, Joe)}
-TYPES = [Deposit, Pay, Look, Credit]
+TYPES = [Deposit, Pay, Look, Credit, Earn, Coin, Close, Closed, Ended]
 
 
 class Batch(list[Write]):
@@ -110,10 +189,14 @@ class Rows:
         """The highest token of a commit to each shard."""
         self.writers: dict[tuple[int, int], str] = {}
         """The nodes of the commits, by shards and tokens."""
+        self.lives: dict[str, dict[str, list[str]]] = {key: {} for key in ACCOUNTS}
+        """The stored effects on each account, by the names of its lives, in order."""
         self.complaints: list[str] = []
 
     async def _audit(self, _number: int, writes: Sequence[Write]) -> None:
-        """Y9: no commit with an older token, and a token has a single writer."""
+        """Y2, Y9: no commit with an older token, and a token has a single writer; a life only
+        grows, and does not come back.
+        """
         assert isinstance(writes, Batch)
         for write in writes:
             shard, token, node = write.shard, write.token, writes.node
@@ -124,6 +207,20 @@ class Rows:
             self.newest[shard] = max(token, self.newest.get(shard, 0))
             if shard >= 0 and self.writers.setdefault((shard, token), node) != node:
                 self.complaints.append(f"two nodes commit to {shard} with {token}")
+            if write.address.kind in ACCOUNTS and write.record is not None:
+                self._note_life(write.address.kind, Record.decode(write.record).state)
+
+    def _note_life(self, key: str, encoded: bytes | None) -> None:
+        lives = self.lives[key]
+        life = Life() if encoded is None else ACCOUNTS[key].__state_type__.load(encoded)
+        if not life.entries:
+            return
+        before = lives.setdefault(life.name, [])
+        if life.name != list(lives)[-1]:
+            self.complaints.append(f"{key} lives again: {life.name}")
+        if life.entries[: len(before)] != before:
+            self.complaints.append(f"{before} of {key} become {life.entries}")
+        before[:] = life.entries
 
 
 class NodeStore:
@@ -212,6 +309,10 @@ class Client:
             if step % 3 == 0:
                 await self.read()
 
+    def may_forget(self, _key: str) -> bool:
+        """Whether the account may have been deleted."""
+        return False
+
     async def read(self) -> None:
         """Look at an account: a fresh answer has every command that was acknowledged before."""
         key = self.random.choice(list(ACCOUNTS))
@@ -221,14 +322,18 @@ class Client:
             found = await node.run(partial(call, key=key, request=Look(), fresh=True))
         except ErgoError:
             return
-        if missing := sorted(known.difference(found)):
+        if (missing := sorted(known.difference(found))) and not self.may_forget(key):
             self.book.complaints.append(f"a fresh answer of {key} at {node.name} lacks {missing}")
+
+    def draw(self, id: str) -> tuple[str, Any]:
+        """An account, and a command for it."""
+        key, other = self.random.sample(list(ACCOUNTS), 2)
+        amount = self.random.randint(1, 30)
+        return key, self.random.choice((Deposit(id, amount), Pay(id, other, amount)))
 
     async def command(self, id: str) -> None:
         """Give a command to an account."""
-        key, other = self.random.sample(list(ACCOUNTS), 2)
-        amount = self.random.randint(1, 30)
-        request: Any = self.random.choice((Deposit(id, amount), Pay(id, other, amount)))
+        key, request = self.draw(id)
         self.book.unknown[id] = key, request
         for _ in range(TRIES):
             node = self.random.choice(self.nodes)
@@ -241,6 +346,24 @@ class Client:
                 continue
             self.book.answered[id] = self.book.unknown.pop(id)
             return
+
+
+class ClosingClient(Client):
+    """Also lets accounts earn coins, and closes one."""
+
+    def may_forget(self, key: str) -> bool:
+        """Only Joe is closed."""
+        return key == "Joe"
+
+    def draw(self, id: str) -> tuple[str, Any]:
+        """An account, and a command for it."""
+        choice = self.random.random()
+        if choice < 0.15:
+            return "Joe", Close(id)
+        if choice < 0.4:
+            key = self.random.choice(list(ACCOUNTS))
+            return key, Earn(id, self.random.choice((0.0, 0.0, 0.2, 3.0)))
+        return super().draw(id)
 
 
 async def call(
@@ -257,7 +380,9 @@ async def call(
     return await entity.call(request, once=id, timeout=timeout, fresh=fresh)
 
 
-def starter(world: World, rows: Rows) -> Callable[[Node], Awaitable[None]]:
+def starter(
+    world: World, rows: Rows, *, max_waiting: int = 1000
+) -> Callable[[Node], Awaitable[None]]:
     """Lets a node host accounts."""
 
     async def start(node: Node) -> None:
@@ -269,6 +394,7 @@ def starter(world: World, rows: Rows) -> Callable[[Node], Awaitable[None]]:
             idle=3.0,
             attempts=1000,
             backoff=Backoff(0.1, 2.0),
+            max_waiting=max_waiting,
             shards=SHARDS,
             lease=LEASE,
         )
@@ -289,8 +415,84 @@ async def fleet(world: World) -> None:
     """Y9: at most one activation of a key commits, and without stopped programs at most one lives.
     No acknowledged command is lost, each takes effect once, and so does each transfer.
     """
+    rows, book, found = await _run_fleet(world, Client)
+
+    def commands_are_kept(_history: History) -> Iterator[str]:
+        yield from rows.complaints
+        yield from book.complaints
+        yield from doubled(found)
+        commands = {**book.answered, **book.unknown}
+        for id, (key, request) in commands.items():
+            if id in book.answered and id not in found[key]:
+                yield f"{key} has lost {request}, which was acknowledged"
+            if isinstance(request, Pay):
+                done, got = id in found[key], f"got {id}" in found[request.to]
+                if done != got:
+                    yield f"{request} of {key}: {done}, and {request.to} has got it: {got}"
+
+    _check(world, commands_are_kept)
+
+
+async def lives(world: World) -> None:
+    """Y6, Y7: as `fleet`, with timers and messages of an account to itself, with an account that is
+    deleted and used again, and with little room for messages that wait.
+    """
+    draw = Random(repr((world.plan.seed, "limits")))
+    rows, book, found = await _run_fleet(
+        world,
+        ClosingClient,
+        max_waiting=draw.choice((2, 1000)),
+        network={"backlog": draw.choice((1_500, 1 << 20))},
+    )
+
+    ended: dict[str, list[str]] = await world.nodes["a@world"].run(
+        partial(call, key="Eve", request=Ended())
+    )
+    every = {key: [entries] for key, entries in found.items()}
+    every["Joe"] += ended.values()
+
+    def lives_are_whole(_history: History) -> Iterator[str]:
+        yield from rows.complaints
+        yield from book.complaints
+        commands = book.answered | book.unknown
+        for key, its_lives in every.items():
+            for entries in its_lives:
+                yield from doubled({key: entries})
+                yield from (f"{key}: {each}" for each in entries if each.endswith("again"))
+                for coin in (each for each in entries if each.startswith("coin ")):
+                    if coin.removeprefix("coin ") not in entries:
+                        yield f"{key} has got the {coin} of another life"
+            for id in its_lives[0]:
+                is_earned = id in commands and isinstance(commands[id][1], Earn)
+                if is_earned and f"coin {id}" not in its_lives[0]:
+                    yield f"{key} has not got the coin of {id}"
+        for id, (key, request) in commands.items():
+            if isinstance(request, Close):
+                continue
+            done = sum(id in entries for entries in every[key])
+            if id in book.answered and not done:
+                yield f"{key} has lost {request}, which was acknowledged"
+            if isinstance(request, Pay):
+                # Its id goes with a deleted account: the repetition is a command of its own.
+                got = sum(f"got {id}" in entries for entries in every[request.to])
+                if done != got:
+                    yield f"{request} of {key}: {done} times, and {request.to} has got it: {got}"
+        closed = sum(isinstance(request, Close) for _, request in commands.values())
+        if len(ended) > closed:
+            yield f"Joe has ended {len(ended)} times, and was closed {closed} times"
+
+    _check(world, lives_are_whole)
+
+
+async def _run_fleet(
+    world: World, client: type[Client], *, max_waiting: int = 1000, **options: Any
+) -> tuple[Rows, Book, dict[str, list[str]]]:
+    """Run three nodes with clients and faults. Returns the rows, the commands, and the effects that
+    the accounts tell at the end.
+    """
     rows, book = Rows(), Book()
-    nodes = await world.start(3, starter(world, rows), types=TYPES)
+    start = starter(world, rows, max_waiting=max_waiting)
+    nodes = await world.start(3, start, types=TYPES, **options)
     world.faults(
         seconds=20.0,
         cut=0.06,
@@ -306,10 +508,10 @@ async def fleet(world: World) -> None:
         kill=0.05,
         victims=["entities", "entities.map", *ACCOUNTS],
     )
-    clients = [Client(world, nodes, book, number) for number in range(4)]
+    clients = [client(world, nodes, book, number) for number in range(4)]
     async with trio.open_nursery() as nursery:
-        for client in clients:
-            nursery.start_soon(client.run)
+        for each in clients:
+            nursery.start_soon(each.run)
     await trio.sleep(max(0.0, 22.0 - trio.current_time()))
     await world.heal()
     await trio.sleep(SETTLED)
@@ -317,20 +519,10 @@ async def fleet(world: World) -> None:
     for number, key in enumerate(ACCOUNTS):
         look = partial(call, key=key, request=Look())
         found[key] = await nodes[number % 3].run(look)
+    return rows, book, found
 
-    def commands_are_kept(_history: History) -> Iterator[str]:
-        yield from rows.complaints
-        yield from book.complaints
-        yield from doubled(found)
-        commands = {**book.answered, **book.unknown}
-        for id, (key, request) in commands.items():
-            if id in book.answered and id not in found[key]:
-                yield f"{key} has lost {request}, which was acknowledged"
-            if isinstance(request, Pay):
-                done, got = id in found[key], f"got {id}" in found[request.to]
-                if done != got:
-                    yield f"{request} of {key}: {done}, and {request.to} has got it: {got}"
 
+def _check(world: World, commands_are_kept: Checker) -> None:
     # A stopped program may have a commit under way, to a late disk, for which its entities wait. It
     # is refused.
     world.check(commands_are_kept, *(at_most_one(each, grace=LATE) for each in ACCOUNTS))
