@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, Backoff, Caller, ChildSpec, ErgoError, Node, Reject, Request
-from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
+from ergo_py.entities import Entities, Entity, EntityInspector, EntityStoreError, MemoryStore
 from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Due, Row, Write
 from ergo_py.entity_handles import Address, entities_of, inspections
@@ -36,6 +36,8 @@ LATE = 5.0
 """Seconds that a commit to a late disk may take."""
 TRIES = 6
 """How often a client repeats a command."""
+FEW = 10
+"""With fewer attempts, messages are parked while a shard has no host."""
 SETTLED = 10.0
 """Seconds after the last fault in which all shards have hosts, and all messages have arrived: two
 leases and a pause before another attempt.
@@ -95,13 +97,16 @@ class Ended(Request[dict[str, list[str]]]):
 class Account(Entity[Life]):
     """An account."""
 
+    begun = 0
+    """How many lives this process has begun."""
+
     def _note(self, entry: str) -> None:
         state = self.state
         state.entries.append(entry)
         if not state.name:
-            # An account that was deleted may begin again in the same process and moment: under
-            # another entry, since no command has two effects on a process.
-            state.name = f"{entry} at {trio.current_time()} by {self.pid}"
+            # An account that was deleted may begin again in the same process and moment.
+            self.begun += 1
+            state.name = f"{self.begun} of {self.pid} at {trio.current_time()}"
 
     def handle_call(self, request: Any, caller: Caller) -> object:
         """Carry out a command."""
@@ -347,6 +352,25 @@ class Client:
             self.book.answered[id] = self.book.unknown.pop(id)
             return
 
+    async def retry_parked(self) -> None:
+        """Try parked messages again, now and then."""
+        for _ in range(STEPS):
+            await trio.sleep(self.random.choice((0.3, 1.0, 2.0)))
+            await self.retry_all()
+
+    async def retry_all(self) -> None:
+        """Try the parked messages of all accounts again."""
+        for kind in ACCOUNTS.values():
+            node = self.random.choice(self.nodes)
+            try:
+                await node.run(partial(_retry, kind))
+            except ErgoError:
+                pass  # another operator does it later
+
+
+async def _retry(kind: type[Account], node: Node) -> None:
+    await EntityInspector(node).retry(kind, "it")
+
 
 class ClosingClient(Client):
     """Also lets accounts earn coins, and closes one."""
@@ -381,7 +405,7 @@ async def call(
 
 
 def starter(
-    world: World, rows: Rows, *, max_waiting: int = 1000
+    world: World, rows: Rows, *, max_waiting: int = 1000, attempts: int = 1000
 ) -> Callable[[Node], Awaitable[None]]:
     """Lets a node host accounts."""
 
@@ -392,7 +416,7 @@ def starter(
             list(ACCOUNTS.values()),
             types=TYPES,
             idle=3.0,
-            attempts=1000,
+            attempts=attempts,
             backoff=Backoff(0.1, 2.0),
             max_waiting=max_waiting,
             shards=SHARDS,
@@ -435,13 +459,15 @@ async def fleet(world: World) -> None:
 
 async def lives(world: World) -> None:
     """Y6, Y7: as `fleet`, with timers and messages of an account to itself, with an account that is
-    deleted and used again, and with little room for messages that wait.
+    deleted and used again, with little room for messages that wait, and with messages that are
+    parked after few attempts, until an operator tries them again.
     """
     draw = Random(repr((world.plan.seed, "limits")))
     rows, book, found = await _run_fleet(
         world,
         ClosingClient,
         max_waiting=draw.choice((2, 1000)),
+        attempts=draw.choice((2, 5, 1000)),
         network={"backlog": draw.choice((1_500, 1 << 20))},
     )
 
@@ -485,13 +511,18 @@ async def lives(world: World) -> None:
 
 
 async def _run_fleet(
-    world: World, client: type[Client], *, max_waiting: int = 1000, **options: Any
+    world: World,
+    client: type[Client],
+    *,
+    max_waiting: int = 1000,
+    attempts: int = 1000,
+    **options: Any,
 ) -> tuple[Rows, Book, dict[str, list[str]]]:
     """Run three nodes with clients and faults. Returns the rows, the commands, and the effects that
     the accounts tell at the end.
     """
     rows, book = Rows(), Book()
-    start = starter(world, rows, max_waiting=max_waiting)
+    start = starter(world, rows, max_waiting=max_waiting, attempts=attempts)
     nodes = await world.start(3, start, types=TYPES, **options)
     world.faults(
         seconds=20.0,
@@ -512,8 +543,14 @@ async def _run_fleet(
     async with trio.open_nursery() as nursery:
         for each in clients:
             nursery.start_soon(each.run)
+            if attempts < FEW:
+                nursery.start_soon(each.retry_parked)
     await trio.sleep(max(0.0, 22.0 - trio.current_time()))
     await world.heal()
+    if attempts < FEW:
+        await trio.sleep(SETTLED)
+        for each in clients:
+            await each.retry_all()
     await trio.sleep(SETTLED)
     found: dict[str, list[str]] = {}
     for number, key in enumerate(ACCOUNTS):
