@@ -198,16 +198,6 @@ kept=docs/performance
         '"$python" -m benchmarks --only web "$@"',
         ".venv-peers",
     ),
-    "nodes": Command(
-        "measure two programs that talk to each other, beside Erlang and xoscar, and a function "
-        "on all cores",
-        '"$python" -m benchmarks.nodes "$@"',
-        ".venv-peers",
-    ),
-    "nats": Command(
-        "measure two programs that talk over a NATS server, beside nats-py over the same server",
-        '"$python" -m benchmarks.nodes.nats_servers "$@"',
-    ),
     "redraws": Command(
         "measure what a second costs the browser, for an open page on 10,000 processes",
         '"$python" -m tests.observe.page.redraws "$@"',

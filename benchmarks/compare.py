@@ -9,7 +9,7 @@ from time import perf_counter
 
 from .harness import ROUNDS, discover, measure
 from .joining import join
-from .pages import publish
+from .pages import GROUPS, publish
 from .progress import progress
 from .report import save, table
 
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(chosen: argparse.Namespace) -> Path:
-    joined = join(discover(chosen.only))
+    joined = join(discover(chosen.only), {shown.case for group in GROUPS for shown in group.rows})
     for module, reason in joined.absent.items():
         print(f"left out: {module} ({reason})")
     began = perf_counter()

@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType, ModuleType
@@ -28,8 +28,15 @@ class Joined:
     """Pieces of work that gave no figures, and why."""
 
 
-def join(cases: Iterable[Case], package: ModuleType = peers, limit: float = LIMIT) -> Joined:
-    """Those cases that a peer adds something to, with all that the peers add."""
+def join(
+    cases: Iterable[Case],
+    also: Collection[str] = (),
+    package: ModuleType = peers,
+    limit: float = LIMIT,
+) -> Joined:
+    """The cases that a peer adds something to, with all that the peers add; and the cases of these
+    names, whose peers are in the workload itself.
+    """
     joined = Joined([])
     added: dict[str, dict[str, Variant]] = {}
     for module in pkgutil.iter_modules(package.__path__):
@@ -45,9 +52,9 @@ def join(cases: Iterable[Case], package: ModuleType = peers, limit: float = LIMI
                 title = f"{case}: {name}"
                 added.setdefault(case, {})[name] = guarded(variant, title, joined.failed, limit)
     joined.cases = [
-        replace(case, variants={**case.variants, **added[case.name]})
+        replace(case, variants={**case.variants, **added.get(case.name, {})})
         for case in cases
-        if case.name in added
+        if case.name in added or case.name in also
     ]
     return joined
 

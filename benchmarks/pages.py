@@ -140,19 +140,63 @@ GROUPS = (
             Shown("TCP echo 64 KiB, reader thread", "TCP echo, 64 KiB", "reader thread"),
             Shown("UDP flood, reader task", "UDP flood, 64 bytes", "reader task"),
             Shown("UDP flood, reader thread", "UDP flood, 64 bytes", "reader thread"),
+            Shown(
+                "a short connection, reader task",
+                "short connections",
+                "reader task, one actor for all",
+            ),
+            Shown(
+                "a short connection, reader thread",
+                "short connections",
+                "reader thread, one actor for all",
+            ),
         ),
     ),
     Group(
-        "large",
-        "Files, and large messages between programs",
-        ("by hand", "by hand, whole"),
+        "programs",
+        "Programs that talk",
+        ("by hand", "Erlang", "xoscar", "nats-py", "by hand, whole", "ProcessPoolExecutor"),
         (
-            Shown("a file of 10 KB", "web files, 10 KB", "a file of 10 KB"),
-            Shown("a file of 1 MB", "web files, 1 MB", "a file of 1 MB"),
+            Shown("a call, p50", "two programs", "a call, p50"),
+            Shown("a call of 64 at once", "two programs", "a call of 64 at once"),
+            Shown("a message, one way", "two programs", "a message, one way"),
+            Shown("over NATS: a call, p50", "two programs, a NATS server", "a call, p50"),
+            Shown(
+                "over NATS: a call of 64 at once",
+                "two programs, a NATS server",
+                "a call of 64 at once",
+            ),
+            Shown(
+                "over NATS: a message, one way",
+                "two programs, a NATS server",
+                "a message, one way",
+            ),
             Shown(
                 "a small call beside 16 MiB, p50", "small calls beside 16 MiB", "a small call, p50"
             ),
             Shown("a message of 16 MiB", "small calls beside 16 MiB", "a large message"),
+            Shown("a function on all cores", "a function on all cores", "ProcessCalls"),
+        ),
+    ),
+    Group(
+        "web",
+        "Web",
+        ("by hand", "uvicorn", "hypercorn", "aiohttp", "Go net/http", "websockets"),
+        (
+            Shown("a request, a plain actor", "web requests", "a plain actor"),
+            Shown("a request, an async actor", "web requests", "an async actor"),
+            Shown(
+                "a WebSocket echo of 64 bytes",
+                "web sockets, 64 bytes",
+                "echo of 64 bytes, an actor for each connection",
+            ),
+            Shown(
+                "a WebSocket echo of 16 KiB",
+                "web sockets, 16384 bytes",
+                "echo of 16384 bytes, an actor for each connection",
+            ),
+            Shown("a file of 10 KB", "web files, 10 KB", "a file of 10 KB"),
+            Shown("a file of 1 MB", "web files, 1 MB", "a file of 1 MB"),
         ),
     ),
 )

@@ -95,7 +95,35 @@ _CHECKED = (
     "other program can have written it. By hand, nothing is checked."
 )
 
+_TALKING = (
+    "By hand there are no nodes, processes, sessions, acknowledgements and time limits: bytes go "
+    "from a socket to a function and back. Erlang's distribution is written in C."
+)
+_INSIDE = "The hook of a network, which looks whether a receiver is on this node."
+_SERVER_BY_HAND = (
+    "The server by hand has a constant for each answer. Here a request is routed, becomes a call "
+    "of a process, and the connection has time limits and counters."
+)
+
 LOSSES: tuple[Reason, ...] = (
+    Reason("two programs", _TALKING),
+    Reason(
+        "a function on all cores",
+        "A request is a call of a worker node, which is checked, timed out and restarted.",
+    ),
+    Reason("web requests", _SERVER_BY_HAND, of=("by hand",)),
+    Reason("web requests", "Compiled code.", of=("Go net/http",)),
+    Reason("web requests", "A call of a process, and a turn of trio's scheduler."),
+    Reason("web sockets", "Each message goes to an actor and back, under backpressure."),
+    Reason(
+        "short connections",
+        "A thread is started for each connection, and an owner ends with it.",
+        line="reader thread",
+    ),
+    Reason(
+        "short connections",
+        "A connection is a meta-process, which is found, counted and ended by its address.",
+    ),
     Reason("web files", _FILE),
     Reason("small calls beside", _PARTS),
     Reason(
@@ -341,6 +369,8 @@ GOALS: tuple[Reason, ...] = (
         "Of the rest the spawn, the supervisor's decision and the crash report are about a quarter "
         "each; to take the old process out of the tables is a fifth.",
     ),
+    Reason("two programs", _TALKING),
+    Reason("a node with a network", _INSIDE),
     Reason("web files", _FILE),
     Reason("small calls beside", _PARTS),
     Reason(

@@ -25,7 +25,6 @@ from benchmarks.harness import (
     measure,
     spread,
 )
-from benchmarks.nodes.__main__ import verdict
 from benchmarks.report import table
 from tests.support import THOROUGH
 
@@ -172,12 +171,3 @@ def test_the_command_reports_an_unknown_case(capsys: pytest.CaptureFixture[str])
 
     assert status == 1
     assert "no case has such a name" in capsys.readouterr().out
-
-
-def test_a_missed_goal_of_nodes_is_shown_beside_the_limit_by_hand() -> None:
-    assert verdict("p50", 2.0, 2.5, 1.0) == "goal ≤ 2.5: met"
-    assert verdict("calls", 1.2, 1.0, 4.0) == "goal ≥ 1: met"
-    assert verdict("p50", 3.0, 2.5, 1.5) == "goal ≤ 2.5: missed; by hand 1.50, which meets it"
-    missed = "goal ≥ 0.4: missed; by hand 0.30, which misses it, too"
-    assert verdict("messages", 0.2, 0.4, 0.3) == missed
-    assert verdict("tell", 1.5, 1.01) == "goal ≤ 1.01: missed"

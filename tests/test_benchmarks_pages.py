@@ -23,7 +23,7 @@ from benchmarks.pages import peers as peers_page
 from benchmarks.plot import Dot, dots
 from benchmarks.reasons import GOALS, GROWTH, LOSSES, Reason, why
 from benchmarks.report import save
-from benchmarks.workloads import redis, web
+from benchmarks.workloads import nodes, redis, web
 from tests.support import THOROUGH
 
 DOCUMENTED = Path(__file__).parents[1] / "docs" / "performance"
@@ -84,7 +84,7 @@ def test_a_peer_joins_only_the_cases_it_names(
         tmp_path, monkeypatch, other="ADDS = {'tell, 1 to 1': {'other': lambda size: {'cpu': 3.0}}}"
     )
 
-    joined = join([made_up(), made_up("another")], package)
+    joined = join([made_up(), made_up("another")], package=package)
 
     (case,) = joined.cases
     assert case.name == "tell, 1 to 1"
@@ -97,7 +97,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_reason(
 ) -> None:
     package = package_of_peers(tmp_path, monkeypatch, other="import no_such_framework")
 
-    joined = join([made_up()], package)
+    joined = join([made_up()], package=package)
 
     assert joined.cases == []
     assert joined.absent == {"other": "No module named 'no_such_framework'"}
@@ -110,7 +110,7 @@ def test_a_peer_that_fails_gives_no_ratio_and_is_not_tried_again(
         "def fail(size):\n    raise OSError('out of luck')\n"
         "ADDS = {'tell, 1 to 1': {'other': fail}}"
     )
-    joined = join([made_up()], package_of_peers(tmp_path, monkeypatch, other=text))
+    joined = join([made_up()], package=package_of_peers(tmp_path, monkeypatch, other=text))
 
     measured = measure(joined.cases, 2, lambda case: case.size, lambda _: None)
     (row,) = evaluate(joined.cases[0], measured["tell, 1 to 1"])
@@ -168,7 +168,11 @@ def case_of(name: str) -> Case:
 
 
 def test_the_page_shows_lines_that_exist() -> None:
-    lines = {(case.name, line.name) for case in (*discover(), *web.KNOWN) for line in case.lines}
+    lines = {
+        (case.name, line.name)
+        for case in (*discover(), *nodes.KNOWN, *web.KNOWN)
+        for line in case.lines
+    }
 
     shown = {(row.case, row.line) for group in GROUPS for row in group.rows}
 
@@ -176,10 +180,10 @@ def test_the_page_shows_lines_that_exist() -> None:
 
 
 def test_reasons_are_given_for_cases_and_lines_that_exist() -> None:
-    # The cases of Redis and the web are left out of CASES where a program or a package is missing.
+    # The cases of Redis, NATS and the web are left out of CASES where a program is missing.
     lines = [
         (case.name, line.name)
-        for case in (*discover(), *redis.KNOWN, *web.KNOWN, *GROWING)
+        for case in (*discover(), *nodes.KNOWN, *redis.KNOWN, *web.KNOWN, *GROWING)
         for line in case.lines
     ]
 

@@ -3,6 +3,7 @@ beside the same work in this program.
 """
 
 import asyncio
+import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from time import perf_counter
@@ -13,23 +14,33 @@ from ergo_py import open_node
 from ergo_py.workers import Compute, ProcessCalls
 from examples.cores import primes
 
-__all__ = ["speed_ups"]
+from ..harness import Figures
+
+__all__ = ["alone", "with_executor", "with_process_calls"]
 
 _PART = 5000
 
 
-def speed_ups(parts: int, count: int) -> dict[str, float]:
-    """How many times faster than in this program the work is done, without the start of the
-    programs.
-    """
+def alone(parts: int) -> Figures:
+    """The work in this program."""
     began = perf_counter()
     for part in range(parts):
         primes.count(part * _PART, (part + 1) * _PART)
-    alone = perf_counter() - began
-    return {
-        "ProcessCalls": alone / trio.run(_ours, parts, count),
-        "ProcessPoolExecutor": alone / asyncio.run(_theirs(parts, count)),
-    }
+    return {"wall": (perf_counter() - began) * 1e3}
+
+
+def with_process_calls(parts: int) -> Figures:
+    """The work in worker nodes, without their start."""
+    return {"wall": trio.run(_ours, parts, _processors()) * 1e3}
+
+
+def with_executor(parts: int) -> Figures:
+    """The work in programs of Python's library, without their start."""
+    return {"wall": asyncio.run(_theirs(parts, _processors())) * 1e3}
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 async def _ours(parts: int, count: int) -> float:

@@ -5,6 +5,7 @@ calls instead of messages.
 
 import asyncio
 import gc
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,6 +17,7 @@ import xoscar
 from ..apart import apart
 from ..clocks import Stopwatch, percentiles, resident
 from ..harness import Figures, Variant
+from ..workloads.nodes import asked, serving
 from ..workloads.publish import ROUNDS
 from .on_asyncio import in_asyncio
 
@@ -132,6 +134,12 @@ async def _crowd(size: int) -> Figures:
     return {"KiB": used / size, "collect": collecting.cpu * 1e3} | stopping.each(size, "stop ")
 
 
+def _two_programs(size: int) -> Figures:
+    program = [sys.executable, "-m", "benchmarks.nodes.with_xoscar"]
+    with serving([*program, "serve"]) as address:
+        return asked([*program, "ask", address, str(size)])
+
+
 APART: dict[str, Variant] = {"xoscar": in_asyncio(_crowd)}
 
 ADDS: dict[str, dict[str, Variant]] = {
@@ -143,4 +151,5 @@ ADDS: dict[str, dict[str, Variant]] = {
     "crowd of 10,000": {"xoscar": apart(__name__, "xoscar")},
     "crowd of 100,000": {"xoscar": apart(__name__, "xoscar")},
     "publish to 10,000 subscribers": {"xoscar": in_asyncio(_publish)},
+    "two programs": {"xoscar": _two_programs},
 }
