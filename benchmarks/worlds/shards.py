@@ -483,7 +483,7 @@ async def lives(world: World) -> None:
         commands = book.answered | book.unknown
         for key, its_lives in every.items():
             for entries in its_lives:
-                yield from doubled({key: entries})
+                yield from doubled({key: [each for each in entries if each[:4] != "got "]})
                 yield from (f"{key}: {each}" for each in entries if each.endswith("again"))
                 for coin in (each for each in entries if each.startswith("coin ")):
                     if coin.removeprefix("coin ") not in entries:
@@ -500,7 +500,7 @@ async def lives(world: World) -> None:
                 yield f"{key} has lost {request}, which was acknowledged"
             if isinstance(request, Pay):
                 # Its id goes with a deleted account: the repetition is a command of its own.
-                got = sum(f"got {id}" in entries for entries in every[request.to])
+                got = sum(entries.count(f"got {id}") for entries in every[request.to])
                 if done != got:
                     yield f"{request} of {key}: {done} times, and {request.to} has got it: {got}"
         closed = sum(isinstance(request, Close) for _, request in commands.values())
