@@ -171,6 +171,11 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         "measure how cost grows with the work, and write that part of docs/performance.md",
         f'"$python" -m benchmarks.grow --page docs/performance "$@"\n{_PAGES}',
     ),
+    "before": Command(
+        "measure all work of ours beside an earlier commit, in turns: before COMMIT --only tell; "
+        "ERGO_PURE=1 before the command for pure Python",
+        '"$python" -m benchmarks.before "$@"',
+    ),
     "profile": Command(
         "show where the time of the hot paths goes; --before COMMIT shows where it went before, "
         "too",

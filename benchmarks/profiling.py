@@ -8,21 +8,20 @@ profiler. With ``--before COMMIT`` the package as it was then is measured in tur
 """
 
 import argparse
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from .before import as_it_was
 from .harness import Case, discover
 from .pages import publish
 from .progress import progress
@@ -188,20 +187,6 @@ def _profile(path: HotPath, packages: Mapping[str, Path], seconds: float) -> dic
     }
 
 
-@contextmanager
-def _as_it_was(commit: str) -> Iterator[Path]:
-    """The package of an earlier commit, in a directory that is removed afterwards."""
-    kept = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", commit, "ergo_py"], check=True, capture_output=True
-    ).stdout
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        tarfile.open(fileobj=io.BytesIO(kept)) as archive,
-    ):
-        archive.extractall(directory, filter="data")
-        yield Path(directory)
-
-
 def _profiles(chosen: argparse.Namespace) -> Mapping[str, Any]:
     found: dict[str, dict[str, Any]] = {}
     packages = {"now": ROOT}
@@ -209,7 +194,7 @@ def _profiles(chosen: argparse.Namespace) -> Mapping[str, Any]:
         path for path in PATHS if not chosen.only or any(word in path.title for word in chosen.only)
     ]
 
-    with _as_it_was(chosen.before) if chosen.before else nullcontext() as before:
+    with as_it_was(chosen.before, "ergo_py") if chosen.before else nullcontext() as before:
         if before is not None:
             packages = {"before": before, **packages}
         for path in paths:

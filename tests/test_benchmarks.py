@@ -14,6 +14,7 @@ pytest.importorskip("janus", reason="needs the package janus")
 
 from benchmarks import harness
 from benchmarks.__main__ import main
+from benchmarks.before import above, least, rows
 from benchmarks.harness import (
     ROUNDS,
     Case,
@@ -171,3 +172,14 @@ def test_the_command_reports_an_unknown_case(capsys: pytest.CaptureFixture[str])
 
     assert status == 1
     assert "no case has such a name" in capsys.readouterr().out
+
+
+def test_costs_are_compared_with_those_of_an_earlier_commit_by_their_least() -> None:
+    before = least([{"ergo, cpu": 2.0, "gone, cpu": 1.0}, {"ergo, cpu": 3.0}])
+    now = least([{"ergo, cpu": 2.5, "new, cpu": 1.0}, {"ergo, cpu": 2.2}])
+
+    found = rows(before, now)
+
+    assert found == [("ergo, cpu", 2.0, 2.2, 1.1)]
+    assert above(found, 1.05) == ["ergo, cpu"]
+    assert above(found, 1.2) == []
