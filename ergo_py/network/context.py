@@ -23,6 +23,7 @@ __all__ = ["NetworkContext"]
 
 _SENDERS: Final = 100_000
 """The most processes here whose messages other nodes may forward back."""
+# Other nodes choose parts of the texts: without a limit, invented names would fill the table.
 _LOGGED: Final = 1000
 """The most faults that are logged: each once, and none after these."""
 
@@ -89,6 +90,8 @@ class NetworkContext:
         """
         if type(message).__module__.startswith("ergo_py"):
             return message
+        # The way over bytes, not a deep copy: a strict test has to fail where the wire would change
+        # a value.
         return self.types.decode(self.encode(to, message))
 
     def encode(self, to: object, message: object) -> bytes:
@@ -120,6 +123,8 @@ class NetworkContext:
     def note_sender(self, sender: PID | Alias) -> None:
         """Note that a process sends to another node, which may forward its messages."""
         if sender.node == self.kernel.pid.node:
+            # Removed and put back, so that the table forgets the process that has sent to a new
+            # receiver the longest time ago.
             self._senders.pop(sender, None)
             self._senders[sender] = None
             if len(self._senders) > _SENDERS:

@@ -18,6 +18,8 @@ _AFTER: Final = 0.1
 """Seconds after which a call that is not answered is followed. A ring stays, and most calls to a
 busy process are answered before.
 """
+# Not measured. A call that is not followed ends by its timeout; each that is followed keeps its
+# process for a tenth of a second.
 _SUSPECTS: Final = 10_000
 """Most calls that are followed at a time. Further calls are not."""
 _LONGEST: Final = 64
@@ -53,12 +55,16 @@ class Deadlocks:
         if len(self._suspects) < _SUSPECTS:
             self._suspects.append(waiting)
         if not self._is_armed:
+            # A single deadline for all: a call that becomes a suspect just before it is followed
+            # early, which costs a probe and refuses nothing that is no ring.
             self._is_armed = True
             self._kernel.clock.arm_call(Deadline(self.follow_suspects), _AFTER)
 
     def follow_suspects(self) -> None:
         """Send the probes that are due."""
         self._is_armed = False
+        # A suspect may be a process: its call is read now, and a process that waits no longer has
+        # none.
         suspects, self._suspects = self._suspects, []
         for suspect in suspects:
             caller = suspect if isinstance(suspect, Caller) else suspect.waiting
@@ -101,6 +107,8 @@ class Deadlocks:
                 ):
                     self._refuse(waits_for, path)
                 return
+            # The order of the two tests matters: the origin is in the path, too, and closes this
+            # ring.
             if is_known:
                 return  # another ring, which has suspects of its own
 

@@ -62,6 +62,8 @@ class NodeBusyError(MailboxFullError):
         limit: int,
         timeout: float | None = None,
     ) -> None:
+        # Not the constructor of the base class: its text names a mailbox and its options, and here
+        # the backlog of the network is full.
         SendError.__init__(
             self,
             f"{limit} bytes wait for the node {node!r}, which is its backlog; send later, use "

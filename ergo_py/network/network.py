@@ -40,6 +40,8 @@ __all__ = ["Network"]
 
 _NODES: Final = 1000
 """The most other nodes that a node knows at a time."""
+# Not measured. A node that is forgotten loses its figures in `node.network()`, and nothing else:
+# its next message makes a new record.
 _IDLE: Final = 64
 """The most other nodes without a session that are remembered, with their accounts."""
 _WINDOWS: Final = 32 << 20
@@ -130,6 +132,8 @@ class Network:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(self._carrier_task)
                     self._joined.set()
+        # Until the node has joined, `open` waits for this error and raises it. After that, no
+        # caller waits: it is an error of a task of the node.
         except Exception as error:
             if self._joined.is_set():
                 raise
@@ -160,11 +164,16 @@ class Network:
             for peer in list(self.peers.values()):
                 await peer.batch.wait_sent()
         for peer in list(self.peers.values()):
+            # Behind the queued operations: a farewell ends the session of the peer, which would
+            # drop all that comes later.
             peer.session.close("the node goes down", True)
         with trio.move_on_after(seconds), suppress(OSError):
+            # A socket that is closed while unread data waits in it drops the bytes that are still
+            # to be sent: the farewell would be lost, and the peer would wait for its patience.
             await self.carrier.flush()
         self._scope.cancel()
         if self._flusher is not None:
+            # None first: the task ends if it finds None after the wake-up.
             flusher, self._flusher = self._flusher, None
             wake(flusher)
         if self._alarm is not None:
@@ -236,6 +245,7 @@ class Network:
         ends meanwhile, and its end must not fail.
         """
         connection = self.connections.get(watcher.node)
+        # An earlier start of that node has watched: the present start does not know the watch.
         if connection is None or connection.peer.creation != watcher.creation:
             return
         try:
@@ -378,10 +388,14 @@ class Network:
         turns = self.kernel.router.turns
         try:
             if self._is_root:
+                # Before the batches go out, so that the answers of the processes leave in the same
+                # frames.
                 turns.serve(reader)
         finally:
             self._in_pass = False
             while self._held:
+                # Also after an error in a step of a process: a batch that stays open would keep its
+                # operations for good.
                 self._held.pop().end_hold()
         return turns.is_alone()
 
@@ -402,6 +416,8 @@ class Network:
         self.why_left = why
         self.kernel.logger.error("this node has left its network", reason=why)
         for peer in list(self.peers.values()):
+            # Not after their patience: no frame of this node reaches them, and a successor under
+            # its name may have sessions with them already.
             peer.session.fail(why)
 
     def joined(self) -> None:
@@ -420,9 +436,13 @@ class Network:
     async def _flush(self) -> None:
         self._flusher = task = current_task()
         while self._flusher is not None:
+            # A flush lets senders in, which may make a batch dirty again: the loop must not go
+            # through a list that grows.
             dirty, self._dirty = self._dirty, []
             for batch in dirty:
                 batch.flush()
+            # A wake-up finds the task parked, or has no effect. A batch that became dirty in the
+            # loop above is seen here, and there is no checkpoint between this look and the park.
             if not self._dirty:
                 await park(task)
 
@@ -440,6 +460,8 @@ class Network:
 
     def _ring(self) -> None:
         """Act on all deadlines that have come."""
+        # Before tick(): a session arms its next deadline there, and arm() would compare it with an
+        # alarm that is over.
         self._alarm = None
         now = self.kernel.clock.now()
         for connection in list(self.connections.values()):

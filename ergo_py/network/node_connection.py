@@ -125,6 +125,8 @@ class NodeConnection:
         if held is not None and batch.hold():
             held.append(batch)
         session.receive(frame)
+        # Senders here are stopped by the backlog; answers are not, since a callee cannot wait for
+        # another node. A node that asks on and takes no answer would fill the memory.
         if session.queued_bytes > self._most_waiting:
             session.close("it asks for more than it takes", False)
         if not batch.is_open:
@@ -155,6 +157,8 @@ class NodeConnection:
             self.session.close("a part of an operation is missing or comes twice", False)
             return
         parts += op.data
+        # The bytes are counted as they come: no part tells the size of the whole, and a hostile
+        # node would not tell the truth.
         if len(parts) > _LARGEST_WHOLE:
             self.session.close("an operation is larger than any that a node sends", False)
         elif op.is_last:
@@ -193,18 +197,25 @@ class NodeConnection:
         """Note that the node is lost, in one step: no task runs in between."""
         peer = self.peer
         reason = NoNode(peer.node, why)
+        # First, so that code which is told of the loss finds a peer that is down.
         creation = peer.note_lost(reason)
         self._forget_parts()
         calls = peer.forget_calls()
+        # Calls that still wait for room end as not begun; those that were sent may have begun
+        # there. The caller learns which, and may repeat the former.
         peer.mailbox.refuse_waiters()
         for caller in calls:
             caller.fail_begun(reason)
         if lost:
             name = f"network: lost {peer.node}"
+            # In a task, in slices: a lost backlog of short messages would hold the loop if it were
+            # counted in a single step.
             self._network.kernel.start(self._add_dead_letters, lost, bool(creation), name=name)
         self.watches.end_all(reason)
         peer.tell_lost()
         self.executor.forget(creation)
+        # A node that never answered was not connected: its loss is no news for subscribers of
+        # NodeDown.
         if creation:
             self._owner.note_down(peer, Shutdown(why) if is_orderly else reason)
 

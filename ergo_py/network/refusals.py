@@ -35,6 +35,8 @@ class Refusals:
         a single start.
         """
         if self._creation not in (0, creation):
+            # The accounts compare a pair of starts: the whole life of this node and a single start
+            # of the other would never agree.
             self._peer.session.totals.begin_again()
             self._refused.clear()
             self._refused_there.clear()
@@ -46,6 +48,8 @@ class Refusals:
         self._refused[cause] += 1
         if self._telling is None:
             network = self._peer.network
+            # Once for all refusals of half a heartbeat: an answer to each refused operation would
+            # double the traffic of a flood. The accounts of both nodes agree within a heartbeat.
             self._telling = telling = Deadline(self._tell)
             network.kernel.clock.arm_call(telling, network.timing.beat / 2)
 
@@ -102,6 +106,7 @@ class Refusals:
             if cause.startswith(NOT_PERMITTED) and count > self._refused_there.get(cause, 0):
                 permit = cause.removeprefix(NOT_PERMITTED)
                 self._peer.network.warn_of_refusal(self._peer.node, permit)
+            # The other node writes the causes: invented causes must not fill this table.
             if cause in self._refused_there or len(self._refused_there) < _CAUSES:
                 self._refused_there[cause] = count
 

@@ -100,6 +100,7 @@ class RemoteNode(RemoteVerbs):
     def _peer(self, verb: str, timeout: float | None) -> Peer:
         check_timeout(timeout)
         router = self._kernel.router
+        # First: a node that has stopped says so in every thread.
         if router.stopped:
             router.bridge.check_open()
         if get_ident() != router.loop_thread:

@@ -51,6 +51,8 @@ class NetworkSettings:
                 "types", types, "a list of classes and modules, as in types=[Order]"
             )
         self._types = tuple(types)
+        # For its errors only: a class that cannot travel is refused where the network is written
+        # down, and not when the node opens. Each node makes types of its own.
         MessageTypes(self._types)
         check_flag("compress", compress)
         # The last frame before a break may be a beat old.
@@ -58,6 +60,8 @@ class NetworkSettings:
         self._timing = Timing(
             beat,
             silence,
+            # Not measured. Both are shorter than a beat, also if the beat is short: a loss is
+            # repaired, and data are acknowledged, between two heartbeats.
             min(0.2, beat),
             min(0.05, beat / 2),
             window,
@@ -66,6 +70,7 @@ class NetworkSettings:
         self._backlog = backlog
         self._spawns = Spawns(spawns)
         self._allow = allow
+        # For its errors, as the types above; each node reads the permits again.
         self._read_permits()
         self._limits = Limits(max_calls, max_watches)
 

@@ -20,8 +20,10 @@ __all__ = [
     "too_large",
 ]
 
+# 4 KiB of the 16 MiB are left for the longest route of an operation.
 LARGEST: Final = (16 << 20) - 4096
 """Most bytes of a message, a request, an answer or a publication, in each kind of network."""
+# Not measured: a node may ask for sixteen of the largest answers at once.
 ANSWERS: Final = 16 * LARGEST
 """Bytes of answers that may wait for a node, beside its backlog. A node that asks for more, and
 takes none of them, loses its session.
@@ -47,6 +49,8 @@ class Budget:
     def take(self, cost: float = 1.0) -> bool:
         """Use a part of it. False if too little is left."""
         now = self._now()
+        # At most the budget of a second: a node that was silent for an hour must not do the work of
+        # that hour in a single step.
         self._left = min(self._rate, self._left + (now - self._counted_at) * self._rate)
         self._counted_at = now
         if self._left < cost:

@@ -15,6 +15,8 @@ __all__ = ["SpawnBudget", "SpawnList", "Spawns"]
 SpawnList = Mapping[str, Callable[..., Behaviour]]
 """Classes of behaviours, or ``Worker.spec(…)``, by the names under which other nodes start them."""
 
+# Not measured: a start takes some 15 µs beside the `init` of the program, so a hundred of them are
+# a small part of a second of the loop.
 _RATE: Final = 100
 """Processes that another node may start in a second, and at once."""
 
@@ -33,6 +35,8 @@ class Spawns:
         for name, behaviour in self._listed.items():
             if not isinstance(name, str) or not name:
                 raise BadInputError("spawns", name, "names, as in spawns={'worker': Worker}")
+            # For its error only: a class that is no behaviour is refused where the network is
+            # written down.
             behaviour_of(behaviour)
 
     def find(self, here: str, name: str) -> Any:

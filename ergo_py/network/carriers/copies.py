@@ -29,6 +29,7 @@ class Copies(Hook):
         Raises:
             MessageTypeError: the message cannot travel.
         """
+        # A message of a process to itself may hold anything: no other node ever gets it.
         return message if to == sender else _copied(router, sender, to, message)
 
     def answering(self, router: Router, to: Target, answer: object, /) -> object:

@@ -109,6 +109,8 @@ class FrameReader:
             while True:
                 if self._rest:
                     self._keep(data)
+                    # Only when the frame is whole: a frame of 16 MiB comes in some 256 reads, and
+                    # each would copy everything before it.
                     data = b"" if len(self._rest) < needed else self._take_rest()
                 start = 0
                 while data:
@@ -156,8 +158,11 @@ class FrameReader:
                 if end > have:
                     needed = size + length
                     break
+                # A view: the decoder reads from it, and a copy of each frame would be made for
+                # nothing.
                 sink.frame(node, view[start + size : end])
                 start = end
+                # At the end of the bytes, no look at the clock: mostly a read has a single frame.
                 if start == have or sources.slice_clock() >= stop_at:
                     break
         finally:

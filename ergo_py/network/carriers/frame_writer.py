@@ -12,6 +12,8 @@ from .frame_reader import HEADER
 
 __all__ = ["FrameWriter"]
 
+# Not measured: four times the default window, which the frames of a session hardly exceed. A
+# dropped frame is sent again when the peer asks for it.
 _BUFFER: Final = 4 << 20
 """Bytes that may wait for a connection. More are dropped: the session sends them again."""
 _COPIED: Final = 16 * 1024
@@ -62,6 +64,8 @@ class FrameWriter:
                 if sent < len(piece):
                     self._waiting.append(memoryview(piece)[sent:])
                 sent = max(0, sent - len(piece))
+        # A frame that is longer than the buffer goes if no other waits: it could never go
+        # otherwise, and the session would send it again and again.
         elif self._size + size <= _BUFFER or not self._waiting:
             self._waiting.extend(pieces)
             self._size += size
@@ -70,6 +74,8 @@ class FrameWriter:
 
     async def run(self, connection: socket.socket, name: bytes) -> None:
         """Write frames until the other end closes the connection."""
+        # In front of the frames that were sent while the connection was made: the other end reads
+        # the name of this node from the first frame.
         self._waiting.appendleft(HEADER.pack(len(name)) + name)
         self._size += HEADER.size + len(name)
         self._socket = connection
@@ -89,6 +95,8 @@ class FrameWriter:
         data = self._waiting[0]
         self._is_writing = True
         try:
+            # A cancellation can only come in the wait below, between two writes: no frame is
+            # written twice, and the rest is dropped with the connection.
             sent = connection.send(data)
         except BlockingIOError:
             await trio.lowlevel.wait_writable(connection)
@@ -99,6 +107,7 @@ class FrameWriter:
         if sent == len(data):
             self._waiting.popleft()
         else:
+            # Not the copy of the rest: a frame of 16 MiB takes hundreds of writes.
             self._waiting[0] = memoryview(data)[sent:]
 
     async def _wait_for_end(self, connection: socket.socket, scope: trio.CancelScope) -> None:

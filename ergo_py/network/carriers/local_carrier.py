@@ -41,6 +41,7 @@ _LONGEST: Final = 100
 """Most bytes of a path; operating systems allow 104 or 108."""
 _KEEP: Final = 1.0
 """Seconds between two looks at the files of this node's name."""
+# Not measured: two programs have the same name, which a person has to change.
 _AGAIN: Final = 10.0
 """Seconds between the attempts of a node that has left the network to join it again."""
 _ATTEMPTS: Final = 5
@@ -102,6 +103,8 @@ class LocalCarrier:
             while not (why := node_socket.keep()):  # noqa: ASYNC110 - files tell no changes
                 await trio.sleep(_KEEP)
             nursery.cancel_scope.cancel()
+        # Frames that are still written would carry the name of this node, which another node may
+        # have now.
         for writer in self._writers.values():
             writer.close()
         return why
@@ -167,9 +170,12 @@ class LocalCarrier:
             except BlockingIOError:
                 continue
             except OSError as error:
+                # The peer stays in the queue, so the socket stays readable: without a pause, this
+                # loop would spin until a descriptor is free.
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
                     await trio.sleep(0.1)
                     continue
+                # An error of the connection that was to be accepted, not of the listener.
                 if error.errno in (errno.ECONNABORTED, errno.EINTR):
                     continue
                 raise
@@ -184,6 +190,8 @@ class LocalCarrier:
             try:
                 if socket_paths.peer_user(connection) == os.geteuid():
                     frames = FrameReader(connection, self._partial_frames)
+                    # A program that connects and says nothing must not keep a descriptor for good.
+                    # Not measured: an honest node sends its name with its first write.
                     with trio.move_on_after(5.0):
                         node = (await frames.first(_NAME)).decode("utf-8", "replace")
                     if node not in ("", self._name):
@@ -192,6 +200,7 @@ class LocalCarrier:
                 # The connection is broken, or its bytes are no frames: either way nothing more can
                 # be read. A node that was connected is lost below; a stranger is only closed.
                 pass
+        # A newer connection of the same node may be read by now: then the node is not lost.
         if node not in ("", self._name, *self._readers):
             self._lose(node)
 
@@ -218,6 +227,7 @@ class LocalCarrier:
                 await frames.run(node, self._sink, _FRAME)
         finally:
             frames.close()
+            # Not the entry of a newer connection, which has cancelled this reader.
             if self._readers.get(node) is scope:
                 del self._readers[node]
 
@@ -238,6 +248,8 @@ class LocalCarrier:
         if self._nursery is None:  # the node goes down
             return
         if self._why_left:
+            # In a task: the session is in the middle of a step when it sends, and must not end
+            # inside of that step.
             self._nursery.start_soon(self._refuse, to)
             return
         writer = self._writers.get(to)
@@ -274,6 +286,8 @@ class LocalCarrier:
             why = "no such node on this machine"
         finally:
             writer.close()
+            # Not the entry of a newer writer, which a frame has made since this connection was
+            # closed.
             if self._writers.get(to) is writer:
                 del self._writers[to]
         if why:

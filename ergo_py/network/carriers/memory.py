@@ -243,6 +243,7 @@ class Memory:
         self._frozen.discard(node)
         self._thawed.set()
         self._thawed = trio.Event()
+        # Emptied first: frames of another node that is still frozen are held again, in their order.
         held, self._held = self._held, []
         for sender, to, frame in held:
             self.carry(sender, to, frame)
@@ -255,6 +256,8 @@ class Memory:
 
     def loses(self, node: str) -> bool:
         """Whether the next request of a node to the store, or the answer, is lost."""
+        # Drawn also for a node that is cut off from the store, so that a cut does not change the
+        # fate of the requests after it.
         is_unlucky = bool(self._loss) and self._random.random() < self._loss
         return node in self._storeless or is_unlucky
 
@@ -305,6 +308,8 @@ class Memory:
         for _ in range(1 + sum(fate.is_doubled for fate in fates)):
             delay = sum(each.draw_delay() for each in active)
             if delay:
+                # Not a task of the sender: the frame is under way, and may arrive after its sender
+                # has ended.
                 trio.lowlevel.spawn_system_task(
                     self._carry_late, delay, sender, to, frame, name="late frame"
                 )
@@ -395,6 +400,8 @@ class _MemoryCarrier:
         self._put(node, None)
 
     def _put(self, node: str, frame: bytes | None) -> None:
+        # Never handed over in the step of the sender: the receiving session would run inside of the
+        # sending session, and answer it before that has finished its step.
         self._frames.append((node, frame))
         if self._task is not None:
             wake(self._task)

@@ -38,6 +38,9 @@ class NodeSocket:
         self.listener: Final = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         hidden = path.with_name(f".{os.getpid()}+{id(self):x}")
         try:
+            # Under a hidden name, and renamed when it listens: another node that finds the path
+            # must not be refused by a socket that does not listen yet. A rename also replaces the
+            # file of a killed program.
             self.listener.bind(str(hidden))
             os.chmod(hidden, 0o600)
             self.listener.listen(128)
@@ -66,6 +69,7 @@ class NodeSocket:
         try:
             if not is_same_file(self._lock, self._lock_path):
                 fresh = locked_file(self._lock_path)
+                # After the new lock is taken, so that this node holds a lock at each moment.
                 os.close(self._lock)
                 self._lock = fresh
             if self._path.stat().st_ino != self._inode:
@@ -83,6 +87,7 @@ class NodeSocket:
             return
         # Remove the socket first: a node that finds it may believe that this node listens.
         with suppress(OSError):
+            # Not the socket of a successor, which has replaced this file.
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
         self.listener.close()
@@ -107,6 +112,8 @@ def remove_leftovers(place: Path) -> None:
         with suppress(OSError):
             if path.stat().st_mtime > time.time() - _LEFTOVER:
                 continue
+            # Only with the lock of the program: without it, the files of a program that is about to
+            # start could be removed.
             lock = locked_file(path)
             try:
                 path.with_suffix(".node").unlink(missing_ok=True)

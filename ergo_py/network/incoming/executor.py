@@ -64,6 +64,8 @@ class RemoteCaller(Caller):
 
     def awaken(self) -> None:
         executor = self._executor
+        # Not after the loss of the node: `forget` has emptied the table, and the number may be that
+        # of another call in the next session.
         if self in executor._calls:
             del executor._calls[self]
             executor._send_answer(self.number, self.value, self.error, self.pid)
@@ -225,6 +227,8 @@ class Executor:
         except SenderError as refused:
             self._refuse_message(op, refused.refusal)
             return
+        # Before the decoding: a message that becomes a dead letter keeps its type only, and the
+        # other node decides how much time its content would take.
         if to not in self._processes and self._is_missing(to):
             self._reject_unread(sender, to, op.body, Why.NO_PROCESS)
             self._refusals.refuse("undelivered")
@@ -281,6 +285,8 @@ class Executor:
             and not receiver.mailbox.has_room(lane)
         ):
             envelope = (MESSAGE, sender, to, message)
+            # A message that waits for room counts as an open call: both are kept for the other node
+            # until a process here acts.
             if self.calls_in_flight >= self._limits.calls:
                 self.router.discard(envelope, to, Why.FULL, receiver)
                 self._refuse_further(op, sender)
@@ -316,6 +322,7 @@ class Executor:
         except SenderError as refused:
             self._refuse_call(op, refused.refusal)
             return
+        # Before the decoding, too: a flood of refused calls costs a comparison each.
         if len(self._calls) + len(self._confirmations) >= self._limits.calls:
             self._refuse_further(op, sender)
             return
@@ -331,6 +338,8 @@ class Executor:
         except UnreadableValueError as unreadable:
             request = self._unreadable(unreadable)
         caller = RemoteCaller(self, sender, op.number, to, request)
+        # Before the request is posted: an unreadable request is answered in this very step, and
+        # awaken() sends no answer to a call that is not in the table.
         self._calls[caller] = None
         if op.headers and (context := self._peer.network.trace_of(op.headers)) is not None:
             caller.carry(Mark(MESSAGE, to, context))
@@ -349,6 +358,8 @@ class Executor:
         if callee.task.custom_sleep_data is PARKED:
             self.router.turns.wake(callee)
         if callee.waiting is not None:
+            # A callee that waits itself may wait for a process of the node of the caller: only a
+            # probe can tell.
             self._peer.network.deadlocks.suspect(caller)
 
     def _begin(self, caller: RemoteCaller, priority: Priority) -> None:
@@ -364,6 +375,7 @@ class Executor:
     def _withdraw(self, op: Withdraw) -> None:
         caller = self.call_in_flight(op.number)
         if caller is not None:
+            # Before abandon(), which forgets the callee, and so the mailbox that holds the request.
             self._peer.network.deadlocks.withdraw(caller)
             self._calls.pop(caller, None)
             caller.abandon()
@@ -408,6 +420,8 @@ class Executor:
         for number, letter in enumerate(found, 1):
             if letter is not None:
                 self.router.dead_letters.add_type(*letter, why)
+            # in_slices() looks at the clock after each step: a step of 64 letters makes these looks
+            # cheap.
             if not number % 64:
                 yield
 
@@ -431,6 +445,8 @@ class Executor:
 
     def forget(self, creation: int) -> None:
         """Forget all calls and watches of the other node: it is lost."""
+        # The tables are emptied first: withdraw() may let other senders in, and no confirmation of
+        # this session may go out in the next.
         calls, self._calls = self._calls, {}
         for caller in calls:
             caller.abandon()

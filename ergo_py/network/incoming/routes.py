@@ -114,4 +114,6 @@ class IncomingRoutes:
 
 
 def _priority(given: int) -> Priority:
+    # A later version may have further priorities: a message with such a priority is not lost for
+    # it.
     return Priority(given) if given in _PRIORITIES else Priority.NORMAL

@@ -131,11 +131,14 @@ class WatchedTargets:
         return self._numbers.get(target)
 
     def _watcher(self) -> Any:
+        # With the start of the node, so that its relations are never those of an earlier start.
         return _Watcher(PID(self._peer.node, self._peer.creation, 0))
 
     def forget(self, creation: int) -> None:
         """Forget all watches of the other node: it is lost."""
         self._targets.clear()
         self._numbers.clear()
+        # All steps of the generator in a single turn: the loss of a node is told, and forgotten,
+        # without another task in between.
         for _ in self._kernel.links.forget_watcher(PID(self._peer.node, creation, 0)):
             pass

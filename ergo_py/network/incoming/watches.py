@@ -39,6 +39,8 @@ class Watches:
         """Have that node tell when the target ends. It sends a new subscriber of an event the
         publications that the event keeps; until then the subscriber gets no others.
         """
+        # Before a table changes: an address that cannot travel raises here, and must leave no watch
+        # behind.
         place = None if isinstance(target, NodeName) else self._peer.routes.place(target)
         number = self._numbers.get(target)
         is_known = number is not None
@@ -85,6 +87,8 @@ class Watches:
 
     def end_all(self, reason: Reason) -> None:
         """Tell the processes here that the node of all targets is lost."""
+        # The tables are those of the session that has ended. They are emptied before a watcher is
+        # told, so that no step of a watcher finds them.
         targets = list(self._numbers)
         self._numbers.clear()
         self._targets.clear()
@@ -130,6 +134,8 @@ class Watches:
         watchers = chain(
             relations.of_target(name, Kind.LINK), relations.of_target(name, Kind.MONITOR)
         )
+        # A process that links to the event and monitors it gets a publication once. Not a set: its
+        # order differs between programs, and a seed has to repeat the order of deliveries.
         for pid in dict.fromkeys(watchers):
             process = router.processes.get(pid)
             if process is not None and gets(pid):

@@ -82,6 +82,8 @@ def _is_plain(cls: Any) -> bool:
         return False
     config = cls.__struct_config__
     return (
+        # A tag or an array is no map of all fields, by which a node with other fields reads the
+        # instance; and a field that only a later version has must be dropped, not refused.
         config.tag is None
         and not config.array_like
         and not config.forbid_unknown_fields
@@ -119,6 +121,8 @@ def _test(fields: tuple[str, ...], checks: list[Any]) -> tuple[str, dict[str, An
     annotations, and the names in it. Written out as code: a loop over the fields would cost more
     than the encoding.
     """
+    # The tests compare types exactly: the codec turns an int in a field for a float into a float,
+    # and an instance of a subclass of str into a str.
     names: dict[str, Any] = {}
     tests = []
     for number, (field, (allowed, items)) in enumerate(zip(fields, checks, strict=True)):

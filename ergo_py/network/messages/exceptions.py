@@ -42,6 +42,8 @@ def remade(cls: type[Exception], args: Sequence[Any], attributes: Mapping[Any, A
     base.__init__(error, *args)  # type: ignore[misc]
     for name, value in attributes.items():
         if isinstance(name, str) and _travels(name):
+            # Not setattr(): the other node chooses name and value, and a property or a
+            # `__setattr__` of the class would run with them.
             vars(error)[name] = value
     return error
 

@@ -20,6 +20,8 @@ __all__ = ["KINDS", "NESTED", "READERS", "Code"]
 class Code:
     """The codes of the extensions."""
 
+    # The codes are the protocol, and stand in the stored records of entities, too: a code is never
+    # given to another type.
     TUPLE = 1
     SET = 2
     FROZENSET = 3
@@ -66,6 +68,8 @@ def _checked(cls: type[Any], *field_types: type) -> Callable[[list[Any]], Any]:
     """A reader for a named tuple. Its fields must have these types."""
 
     def read(values: list[Any]) -> Any:
+        # An address goes from a message into tables of this node: fields of other types would raise
+        # there, far from the message that brought them.
         if len(values) != len(field_types) or not all(map(isinstance, values, field_types)):
             raise UnreadableValueError(
                 f"{brief(values, 100)} are not the fields of a {cls.__name__}"

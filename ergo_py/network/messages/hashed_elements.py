@@ -105,6 +105,8 @@ class Work(local):
                 "slow: send a list instead"
             )
         if not _FLAT.issuperset(map(type, elements)):
+            # The size of an element is that of its encoding, which asks for the problem of the sets
+            # in it: each of these is asked about when it is encoded or decoded itself.
             self._is_measured = True
             try:
                 sizes = [self._size_of(one) for one in elements if found[hash(one)] > 1]

@@ -70,6 +70,7 @@ def listed_class(cls: type, wire_name: str) -> ListedClass:
     return _own_class(cls, wire_name) if is_own else ListedClass(cls, wire_name)
 
 
+# Not for classes of programs: the cache would keep a class that was made at run time for good.
 _own_class = cache(ListedClass)
 
 
@@ -108,6 +109,7 @@ def _types_of(annotation: object) -> tuple[type, ...] | None:
         isinstance(None, found)
     except TypeError:  # a protocol that is not made for isinstance
         return None
+    # As type checkers do: an int fits where a float is declared.
     return (float, int) if found is float else (found,)
 
 

@@ -145,6 +145,8 @@ class MessageTypes:
 
     def _add_module(self, module: types.ModuleType) -> None:
         for value in list(vars(module).values()):
+            # A class that the module only imports is not listed by it: an import must not widen the
+            # list of the types that travel.
             if (
                 isinstance(value, type)
                 and value.__module__ == module.__name__
@@ -220,6 +222,8 @@ class MessageTypes:
         self._work.begin()
         data = _encode(self._plain(value))
         if len(data) > SHORT and self._work.is_limited:
+            # The check of the receiver, at the sender: there the error reaches the code that made
+            # the message, and the receiver has no dead letter.
             problem = problem_of(data, self._is_counted)
             if problem:
                 raise RefusedValueError(problem)
@@ -242,6 +246,8 @@ class MessageTypes:
 
     def _plain(self, value: object) -> object:
         """The value as MessagePack knows it: other types become extensions."""
+        # The exact type, not isinstance(): a subclass of str or of a listed class would arrive as
+        # another type than it was sent.
         cls = type(value)
         if cls in _LEAVES:
             return value
@@ -428,6 +434,7 @@ class MessageTypes:
             parts = decode(data)
             count = len(parts) // 2
             keys = self._distinct("a dict", parts[:count])
+            # strict: a list with an odd number of parts is no dict, and raises here.
             return dict(zip(keys, parts[count:], strict=True))
         read = READERS.get(code)
         if read is not None:
@@ -437,6 +444,9 @@ class MessageTypes:
             return set(elements) if code == Code.SET else frozenset(elements)
         if code == Code.ENUM:
             name, member = decode(data)
+            # By its name, never by its value: Enum calls `_missing_` of the class for a value that
+            # it does not know, and another node must not choose the values with which code here
+            # runs.
             if name not in self._enums or member not in self._enums[name].__members__:
                 raise UnreadableValueError(
                     f"{_short(name)}.{_short(member)} is not an Enum member of this node"

@@ -75,6 +75,7 @@ def encode_snapshot(types: MessageTypes, value: object) -> bytes:
     process, becomes text.
     """
     try:
+        # The whole first: mostly all of it travels, and needs no walk over its values.
         return types.encode(value)
     except RefusedValueError:
         return types.encode(_plain(value, types))

@@ -127,9 +127,12 @@ class Answers:
         a turn, so that a flood of requests delays those of other nodes by a turn each.
         """
         await self._kernel.request_turns.take()
+        # The queue may be empty: the node was lost while this task waited for its turn.
         op = self._queue.take() if self._queue else None
         self._has_next = bool(self._queue)
         if self._has_next:
+            # Before this request is carried out: it may wait for a process, and the next must not
+            # wait for it.
             self._soon(self._answer_next)
         if op is not None and (wait := self._begin(op)) is not None:
             await self._finish(op.number, *wait)
@@ -138,6 +141,8 @@ class Answers:
         """Begin a request, and answer a request that does not wait, or is not permitted any more.
         Returns the rest of a request that waits for something, and the scope of the wait.
         """
+        # The permits count when a request begins, not when it came: thousands of looks that waited
+        # for their turn were answered after the permit had gone.
         permit, function = self._known.get(op.about, (None, self._unknown))
         if permit is not None and permit not in self._permits:
             self._peer.send_answer(op.number, None, self._refusals.refuse_act(permit))
@@ -156,6 +161,7 @@ class Answers:
                 self._waiting[scope] = None
                 return found, scope
             else:
+                # A coroutine that is dropped without a step warns that it was never awaited.
                 found.close()
                 text = f"{_AT_ONCE} requests of {self._peer.node!r} wait here already; ask later"
                 self._peer.send_answer(op.number, None, NotAllowedError(text))
@@ -195,6 +201,7 @@ class Answers:
         if not isinstance(name, str):
             raise _OtherFormError
         holder = self._kernel.router.registry.names.get(name)
+        # A meta-process may have the name; it has an alias and no PID.
         return None if holder is None or not isinstance(holder.id, PID) else holder.id
 
     def _wait_ended(self, to: Any) -> object:
@@ -220,12 +227,16 @@ class Answers:
     def _spawn(self, asked: object) -> Awaitable[PID]:
         match asked:
             case [str(listed), [*args], (str() | None) as name, (PID() | None) as parent] if (
+                # A node links the new process to its own processes only. With any parent, it could
+                # have this node watch a third node for it.
                 parent is None or parent.node == self._peer.node
             ):
                 here = self._kernel.pid.node
                 if self._kernel.draining:
                     raise SpawnError(f"the node {here!r} is draining; start it on another node")
                 behaviour = self._peer.network.spawns.find(here, listed)
+                # Behind the lookup: a name that is not listed starts nothing, and costs no place of
+                # the budget.
                 self._budget.take(here)
                 options = read_options({} if name is None else {"name": name})
                 return self._start(behaviour, tuple(args), options, parent)

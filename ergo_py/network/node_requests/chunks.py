@@ -37,6 +37,8 @@ class Chunks:
         if len(chunk) < len(answer):
             self._kept[number] = answer
             if len(self._kept) > _KEPT:
+                # A node that fetches the first chunk only must not keep its answers here, of 16 MiB
+                # each: the oldest gives way, and its reader asks again.
                 del self._kept[next(iter(self._kept))]
         return [len(answer), number, chunk]
 

@@ -59,6 +59,8 @@ class ControlClients:
                 result = await command.on_loop(client, given)
             else:
                 assert command.in_thread is not None
+                # The request is cancelled when the other node is lost. A view that is read in a
+                # thread cannot be stopped, and the end of a node must not wait for it.
                 result = await trio.to_thread.run_sync(
                     command.in_thread, client, given, Beat(), abandon_on_cancel=True
                 )

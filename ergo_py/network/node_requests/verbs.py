@@ -196,6 +196,8 @@ class RemoteVerbs:
         Raises:
             ControlError: the other node refuses it.
         """
+        # Not measured: it ends the wait for a node that is up and never answers. The person at the
+        # terminal may leave before.
         timeout = 60.0
         peer, request = self._peer("ask_control", timeout), Look(do)
         data = await fetch(peer, "control", request, [client, do, arguments], timeout)

@@ -10,6 +10,8 @@ from ..protocol.session import Session, State
 
 __all__ = ["CALLS", "MESSAGES", "Batch", "Schedule"]
 
+# Measured at this size: two idle processors answer half as many calls again as without an early
+# part, and busy processors need a tenth more time.
 CALLS: Final = 6 * 1024
 """Bytes of calls and answers that are kept at most: then a part goes out early, so that both nodes
 work at the same time.
@@ -64,6 +66,9 @@ class Batch:
             self._flush_at = now + _PAUSE
             self._session.flush()
             if self._session.state is not State.UP:
+                # A flush without a session sends nothing, but a push has invited the peer: the
+                # repetition and the end of the invitation have their deadlines, which the network
+                # does not know yet.
                 self.settle()
         else:
             self.is_open = True
@@ -88,6 +93,8 @@ class Batch:
         session = self._session
         session.flush()
         if (
+            # Only then: mostly the next deadline is that of a heartbeat, which each frame puts off,
+            # so the alarm that is armed comes early enough.
             session.is_due_earlier
             or session.state is not State.UP
             or self._mailbox.waiters
@@ -104,6 +111,8 @@ class Batch:
     def settle(self) -> None:
         """Let waiting senders in, and arm the next deadline, after any step of the session."""
         session = self._session
+        # Before the look at `_sent_all`: the operations of senders that waited for room are not
+        # sent yet.
         if self._mailbox.waiters and self._mailbox.admit_waiters():
             session.flush()
         if self._sent_all is not None and not session.queued:
@@ -114,6 +123,8 @@ class Batch:
 
     async def wait_sent(self) -> None:
         """Wait until all operations are given to the carrier, or the session ends."""
+        # Again after each wake-up: other tasks run between the event and this task, and may have
+        # queued more.
         while self._session.state is State.UP and self._session.queued:
             if self._sent_all is None:
                 self._sent_all = trio.Event()

@@ -73,6 +73,8 @@ async def fetch(
     """All chunks of an answer that may be large."""
     end = inf if timeout is None else trio.current_time() + timeout
     match await peer.ask(about, request, value, timeout):
+        # The other node tells the size: without a limit here, a hostile node could send an answer
+        # without end.
         case [int(size), int(number), bytes(chunk)] if size <= LARGEST_ANSWER:
             data = bytearray(chunk)
         case _:
@@ -82,6 +84,7 @@ async def fetch(
         if left is not None and left <= 0:
             raise CallTimeoutError(NodeName(peer.node), request, timeout or 0.0)
         chunk = await peer.ask("more", request, [number, len(data)], left)
+        # An empty chunk brings the answer no further: the loop would ask for it again and again.
         if not isinstance(chunk, bytes) or not chunk:
             raise not_an_answer(peer.node, request)
         data += chunk

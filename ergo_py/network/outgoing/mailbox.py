@@ -63,6 +63,8 @@ class PeerMailbox(Mailbox):
                 return Verdict.REFUSED, None
             self._peer.push_call(lane, to, message)
             return Verdict.ACCEPTED, None
+        # Before the look at the room: a message that cannot travel raises the error about its type,
+        # however many bytes wait.
         packed = self._peer.pack(to, message)
         if not self.has_room(lane):
             self.count_dropped()
@@ -98,5 +100,6 @@ class CallerWaiter:
         caller = self._caller
         if not admitted:
             caller.fail_queued(NoNode(caller.to.node))
+        # A sender that has timed out or was cancelled while it waited for room sends nothing.
         elif not caller.settled:
             self._push()

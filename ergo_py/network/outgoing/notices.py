@@ -39,6 +39,8 @@ class Notices:
 
     def send_exit(self, sender: PID, to: Address, reason: Reason) -> None:
         """Ask a process there to end."""
+        # Without sender and receiver, so that nothing overtakes an exit signal behind a long
+        # message, and it overtakes nothing itself.
         self.push(
             Exit(
                 self.routes.place(to),
@@ -72,6 +74,8 @@ class Notices:
         context: object = None,
     ) -> bool:
         """Send a publication to that node. False if it cannot travel, or too many bytes wait."""
+        # Before the encoding, and without an error: a publisher is not refused. A node that is
+        # behind loses the publication at the cost of a comparison.
         if not self.mailbox.has_room(Lane.MAIN):
             return False
         try:

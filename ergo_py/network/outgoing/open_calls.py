@@ -124,6 +124,8 @@ class OpenCalls:
                 ),
             )
             return
+        # The caller takes its step in the turn of the reader. It may have timed out or been
+        # cancelled since.
         if not caller.settle_in(self.router.turns, value, None):
             self.network.kernel.calls.count_late_reply()
 
@@ -135,6 +137,8 @@ class OpenCalls:
         try:
             payload = self.network.types.decode(op.body)
         except UnreadableValueError as error:
+            # A failure with unreadable content is a failure: its caller must not wait for the
+            # timeout.
             payload = RemoteError("unreadable", str(error))
         failure = error_of(op.kind, caller.to, caller.request, payload, op.begun)
         caller.settle(None, failure)
@@ -170,9 +174,13 @@ class OpenCalls:
             if not caller.settled:
                 await park_as(task, caller)
         except BaseException:
+            # The task is cancelled. A message that has gone stays on its way, and its confirmation
+            # is counted as a late reply.
             caller.abandon()
             raise
         finally:
+            # Also after a timeout: a message that still waits for room must not go out behind the
+            # error.
             self.mailbox.stop_waiting(lane, waiter)
         try:
             return bool(caller.result())
@@ -209,6 +217,7 @@ class OpenCalls:
         else:
             caller.wait_without_limit()
         if not self.admits(caller):
+            # The call is refused: admits() has settled it with the error, which result() raises.
             return caller.result()
         self.push(NodeRequest(self.remember(caller), about, body))
         try:
@@ -230,4 +239,6 @@ class OpenCalls:
         try:
             return reason_of(await self.ask("wait_ended", Look("wait_ended", (to,)), to, None))
         except TargetDownError as error:
+            # The loss of the node answers the question: for this node, the process has ended with
+            # it.
             return error.reason

@@ -42,6 +42,8 @@ class Peer(OpenCalls, Notices):
     is_remote: Final = True
     accepting: Final = True
     inline: Final = False
+    # The kernel must not append to the lanes of this mailbox, which nothing drains: each message
+    # goes through `send` or `admit`, and is encoded there.
     takes_direct: Final = False
     takes_bounded: Final = False
     waiting: Any = None
@@ -116,6 +118,8 @@ class Peer(OpenCalls, Notices):
             NodeBusyError: too many bytes wait.
         """
         lane, mailbox, batch = LANES[priority], self.mailbox, self.batch
+        # A message must not overtake those that wait for room, nor those of threads that are on
+        # their way (`inbound`): they may have the same sender.
         if mailbox.waiters or mailbox.inbound or self.session.sending.queued_bytes >= mailbox.limit:
             mailbox.admit(lane, (MESSAGE, sender, to, message))
         else:
@@ -128,6 +132,8 @@ class Peer(OpenCalls, Notices):
                 except Exception:
                     body = self.network.encode(to, message)  # raises the error for the sender
                 if len(body) > LARGEST:
+                    # The encoder of a closed class does not know the limit: this raises the error
+                    # with its text.
                     self.network.encode(to, message)
             # Inlined Routes.find().
             last_to, last_sender, last_lane, route = self.routes.last
@@ -191,6 +197,8 @@ class Peer(OpenCalls, Notices):
             if last_to is not to or last_sender is not sender or last_lane is not lane:
                 route = self.routes.find(lane, sender, to)
         except (MessageTypeError, MessageTooLargeError) as error:
+            # True all the same: the call is over. With False, its caller would wait for room for a
+            # request that can never be sent.
             caller.settle(None, error)
             return True
         # Inlined remember().
@@ -243,6 +251,8 @@ class Peer(OpenCalls, Notices):
                 why = "MessageTooLargeError"
                 raise RefusedValueError(too_large(what, body, self.node))
         except RefusedValueError as refusal:
+            # The callee is not told: it has answered, and its answer is an error for the caller
+            # only. The log has the line, since the mistake is in the code of this node.
             self.network.kernel.logger.error(
                 f"{what} cannot travel to node {self.node}", error=str(refusal)
             )
@@ -251,9 +261,13 @@ class Peer(OpenCalls, Notices):
         if not kind:
             op: tuple[object, ...] = (_ANSWER, number, body)
         elif isinstance(error, TargetDownError) and not error.begun:
+            # `begun` has the default True: only a request that no callback has seen needs the
+            # further field.
             op = (_FAILED, number, kind, body, False)
         else:
             op = (_FAILED, number, kind, body)
+        # The sender of an answer may be any process, so it is unknown: the answer overtakes a long
+        # operation only if that goes to another process than the caller.
         self.session.push(encode_operation(op), None, to)
         self._wake_for_call()
 
@@ -291,5 +305,7 @@ class Peer(OpenCalls, Notices):
 
     def tell_lost(self) -> None:
         """Wake the tasks that wait for the end of the session."""
+        # Each loss has an event of its own: a task that waits for the next loss must not see this
+        # event set.
         self._down.set()
         self._down = trio.Event()

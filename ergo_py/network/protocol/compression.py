@@ -30,6 +30,8 @@ def deflated(frame: Data, most: int) -> Data | Deflated:
     """The frame with compressed operations; the frame itself if it is short, if its operations have
     more than ``most`` bytes, or if they do not become an eighth smaller.
     """
+    # Before the encoding: most frames are short, and a sum costs less than bytes that are thrown
+    # away.
     if sum(map(len, frame.ops)) < SMALLEST:
         return frame
     clear = _encode_ops(frame.ops)
@@ -37,6 +39,7 @@ def deflated(frame: Data, most: int) -> Data | Deflated:
     if size > most:
         return frame
     data = zlib.compress(clear, _LEVEL)
+    # The peer pays for inflating with time of its loop, which a few saved bytes are not worth.
     if len(data) * 8 > size * 7:
         return frame
     return Deflated(frame.mine, frame.yours, frame.seq, frame.ack, size, data)

@@ -103,6 +103,8 @@ def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
             return Failure.ERGO, types.encode(_parts_of(error, types))
         case Exception():
             return Failure.REJECTED, types.encode(error)
+    # A BaseException that is no Exception, such as a foreign cancellation, must not be raised in
+    # the task of a caller on another node.
     return Failure.REJECTED, types.encode(RemoteError(type(error).__qualname__, text_of(error)))
 
 
@@ -152,6 +154,8 @@ def _parts_of(error: ErgoError, types: MessageTypes) -> list[object]:
     fields = {
         name: _part(value, types)
         for name, value in vars(error).items()
+        # The caller still has its own request and target; `_rebuilt` puts them back as they are,
+        # instead of a decoded copy of a request that may have 16 MiB.
         if name not in ("request", "target") or not isinstance(error, CallError)
     }
     return [
@@ -164,6 +168,8 @@ def _parts_of(error: ErgoError, types: MessageTypes) -> list[object]:
 
 def _part(value: object, types: MessageTypes) -> object:
     try:
+        # A value that cannot travel must not turn the error into another class: the value arrives
+        # as text.
         types.encode(value)
     except RefusedValueError:
         return utf8(shown(value))
@@ -182,7 +188,10 @@ def _rebuilt(payload: object, to: object, request: object) -> BaseException:
             if isinstance(error, CallError):
                 fields |= {"target": to, "request": request}
             for field, value in fields.items():
+                # The other node chooses the names of the fields: with `__dict__` or `__context__`,
+                # it could change more of the error than its own fields.
                 if isinstance(field, str) and (field in _SPECIAL or field[:2] != "__"):
                     setattr(error, field, value)
             return error
+    # Also for a class that only a later version knows: the call fails with the text of that error.
     return RemoteError("ErgoError", str(payload))

@@ -32,6 +32,8 @@ class Hello(msgspec.Struct, array_like=True, tag=0, frozen=True):
     yours: int
     window: int
     """How many bytes the peer may send before they are acknowledged."""
+    # A new field comes last and has a default: a node of an earlier version sends none, and skips
+    # fields that it does not know.
     inflates: int = 0
     """The sender takes `Deflated` frames of at most so many bytes, inflated; 0 if it takes none."""
 
@@ -94,6 +96,9 @@ Frame = Hello | Data | Ack | Bye | Deflated
 
 read_frame: Final[Callable[[Any], Frame]] = msgspec.msgpack.Decoder(Frame).decode
 """The frame with these bytes. Raises one of `NOT_A_FRAME`."""
+# msgspec raises UnicodeDecodeError, which is no MsgspecError, for a text that is not UTF-8: with
+# MsgspecError alone, six bytes of any program that may speak to a node ended that node. Values that
+# are nested too deeply raise RecursionError.
 NOT_A_FRAME: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 encode_frame: Final[Callable[[Frame], bytes]] = msgspec.msgpack.Encoder().encode

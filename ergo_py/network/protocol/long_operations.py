@@ -131,6 +131,7 @@ class LongOperations:
         if sender is None:
             return not self._of_all.may_include(to)
         tables = self._by_sender
+        # An operation of an unknown sender may be of this sender: its order has to hold, too.
         return not any(each in tables and tables[each].may_include(to) for each in (sender, None))
 
     def next_size(self, taken: int) -> int:
@@ -152,6 +153,8 @@ class LongOperations:
             return bytes(first.op)
         end = first.begin + first.piece
         is_last = end >= len(first.op)
+        # A slice of the view: the encoder copies the piece anyway, and a slice of bytes would copy
+        # each byte of a long message a second time.
         part = encode_part(first.number, is_last, first.route, first.op[first.begin : end])
         first.begin, first.number = end, first.number + 1
         if is_last:
@@ -170,4 +173,6 @@ class LongOperations:
 
     def give_up(self) -> list[bytes]:
         """Forget all operations. Returns them, in parts."""
+        # In parts, as `count` has counted them: the accounts of lost operations have to add up, and
+        # the receiver of the list finds the parts that were sent before at its beginning.
         return [self.take() for _ in range(self.count)]

@@ -55,6 +55,8 @@ def _routes(
             whole, has_first = b"".join(parts), op.number + 1 == len(parts)
             parts.clear()
             if not has_first:  # the other node has got its beginning
+                # Only the parts of a message have its route: the caller of a long request is told
+                # by its call, and no process looks for a lost answer.
                 yield op.route or None, Unreadable
                 continue
             op = decode_operation(whole)

@@ -45,6 +45,9 @@ __all__ = [
     "target_of",
 ]
 
+# Each end clears its table as a whole when it is full. An order of use, to forget the oldest route
+# only, would cost a step for each message; to encode a thousand routes again costs that many short
+# encodings, now and then.
 ROUTES: Final = 1024
 """How many routes each end of a session remembers."""
 
@@ -199,6 +202,7 @@ class Probe(msgspec.Struct, array_like=True, tag=12, frozen=True):
     number: int
 
 
+# Tags are part of the protocol: `Withdraw` has 14 and `Counts` 13, however they are sorted here.
 class Withdraw(msgspec.Struct, array_like=True, tag=14, frozen=True):
     """The call ``number`` was refused, because it closes a ring. Its request must not be handled,
     if it still waits.
@@ -319,6 +323,8 @@ def place_of(
     if isinstance(target, Key):
         return Place(_KEY, 0, 0, target.registry, encode(target.key))
     if isinstance(target, ServiceName):
+        # A service has no number of its own, so the field tells whether its request may be
+        # repeated, and the frame needs no further field.
         return Place(_SERVICE, 0, int(target.is_repeatable), target.name)
     return Place(_EVENT if isinstance(target, EventName) else _NAME, 0, 0, target.name)
 

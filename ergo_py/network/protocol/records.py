@@ -19,6 +19,8 @@ FRAME: Final = 16 * 1024
 """Bytes of operations after which a frame is full, so that the receiver carries out a frame within
 a time slice. A single operation may be longer.
 """
+# Not measured. Without a limit, a long operation would not go on for as long as others send short
+# operations, and 0 would let each part hold up the short operations behind it.
 _OVERTAKERS: Final = 8
 """Frames of short operations that may overtake a part of a long one, if the window has little
 room.
@@ -176,6 +178,8 @@ class Sending:
         while start < len(waiting):
             ops: list[bytes] = []
             size = 0
+            # In frames as at the first time, not in a single frame: the receiver ends a session in
+            # which a frame has more operations than it can carry out within a time slice.
             for op in islice(waiting, start, None):
                 if ops and size + len(op) > FRAME:
                     break
@@ -187,6 +191,8 @@ class Sending:
     def acknowledge(self, count: int) -> int:
         """Forget operations that the peer has got. Returns how many are new."""
         news, waiting = count - self.acknowledged, self.unacknowledged
+        # Frames overtake each other: an older frame acknowledges less than is known, and that is no
+        # fault.
         if news <= 0:
             return 0
         self.acknowledged = count
@@ -199,6 +205,8 @@ class Sending:
 
     def give_up(self) -> list[bytes]:
         """Forget all operations: the session has ended. Returns them."""
+        # In this order, the parts of a long operation that were sent come before those that were
+        # not, and the whole message can be put together for its dead letter.
         lost = [*self.unacknowledged, *self.queue, *self.long.give_up()]
         self.unacknowledged.clear()
         self.queue.clear()
@@ -258,6 +266,8 @@ class Receiving:
 
     def note_echo(self, at: float, now: float) -> None:
         """Note the peer's moment of an acknowledgement that has arrived."""
+        # Two moments of different clocks, which are never compared: the echo returns the peer's own
+        # moment plus a length of time here, so the clocks of the nodes need not agree.
         self.echo_at, self.echo_heard_at = at, now
 
     def begin(self, ops: list[bytes]) -> Iterator[bytes]:
@@ -269,6 +279,8 @@ class Receiving:
     def count_bytes(self, size: int) -> bool:
         """Count bytes that have arrived. True if they have to be acknowledged now."""
         self.ack_bytes += size
+        # At a quarter of the window, so that the peer still has room for three quarters of it while
+        # the acknowledgement travels.
         return self.ack_bytes * 4 >= self.window
 
     def count_arrived(self) -> int:
@@ -278,6 +290,8 @@ class Receiving:
         if self.arriving is None:
             return 0
         size, left = self.arriving
+        # The iterator knows how far it came. A counter that each operation raises would cost every
+        # message a step of Python; a session counts frames instead of operations where it can.
         count = size - length_hint(left)
         self.arriving = None
         self.received += count
@@ -330,6 +344,8 @@ class Deadlines:
 
     def acknowledge_by(self, at: float) -> bool:
         """Acknowledge at this moment at the latest. False if an acknowledgement is due anyway."""
+        # The first operation of several decides the moment: each further operation would put the
+        # acknowledgement off, and the peer's window would fill.
         if self.ack_at != inf:
             return False
         self.ack_at = at

@@ -26,6 +26,10 @@ from .records import FRAME, Deadlines, Receiving, Sending
 
 __all__ = ["Owner", "Session", "State", "Timing"]
 
+# An honest peer has a single invitation under way and repeats it under the same number, so further
+# entries come of late frames, and of programs that start again in quick succession. A hostile peer
+# can invent numbers without end. Not measured: a forgotten answer costs the peer a further
+# invitation.
 _OFFERS: Final = 8
 """How many answered invitations are remembered."""
 _TOGETHER: Final = FRAME + PART_HEAD
@@ -136,6 +140,8 @@ class Session:
     def _reset(self) -> None:
         self._mine = self._yours = 0
         self._inviting = False
+        # Not its queue: operations that were pushed before the session began go out with it. Only
+        # `_end` takes them away, by `give_up`.
         self.sending.reset()
         self._receiving.reset()
         self._deadlines.reset()
@@ -198,6 +204,9 @@ class Session:
 
     def connect(self) -> None:
         """Invite the peer to a session, unless there is one."""
+        # Not if OPENING: a node that has only answered an invitation invites as well when it gets
+        # operations of its own, since its answer may be lost. It does so under the number of its
+        # answer. Invitations that cross so lead to the same pair of numbers on both sides.
         if self._inviting or self.state is State.UP:
             return
         if self.state is State.IDLE:
@@ -221,6 +230,8 @@ class Session:
         ):
             # Mostly everything goes in a single frame. Inlined _send_data().
             first, receiving, deadlines = sending.sent, self._receiving, self._deadlines
+            # Behind the read of `sent`, which take_all() raises: a frame tells the number of
+            # operations before its first.
             everything = sending.take_all(size)
             receiving.note_told()
             if deadlines.resend_at == inf:
@@ -258,6 +269,8 @@ class Session:
     def close(self, why: str, is_orderly: bool) -> None:
         """End the session, and tell the peer."""
         if self.state is State.UP:
+            # Before `_end`, which forgets the numbers: without them the peer takes the farewell for
+            # that of another session, and drops it.
             self._owner.transmit(Bye(self._mine, self._yours, why, is_orderly))
         self._end(why, is_orderly)
 
@@ -288,6 +301,8 @@ class Session:
                 self._send_hello()
         elif self.state is State.UP:
             if now >= self._deadlines.heard_at + self._timing.patience:
+                # If only the way to here is cut, the farewell arrives, and the peer need not wait
+                # for its own patience.
                 self._owner.transmit(Bye(self._mine, self._yours, "silent for too long"))
                 self._end("it is silent", False)
                 return
@@ -300,6 +315,8 @@ class Session:
 
     def receive(self, frame: Frame) -> None:
         """Take a frame of the peer."""
+        # Data first, without `match` and without a call of `_belongs`: nearly all frames of a busy
+        # session are Data.
         if type(frame) is Data:
             mine, yours = frame.yours, frame.mine
             is_ours = self.state is State.UP and mine == self._mine and yours == self._yours
@@ -317,6 +334,8 @@ class Session:
                     self.flush()
             case Deflated():
                 if self._belongs(frame.mine, frame.yours):
+                    # Behind `_belongs`: a frame of no session must not make this node inflate 256
+                    # KiB.
                     self._receive_deflated(frame)
             case Bye():
                 # An answer to an invitation carries no number of the peer: it refuses.
@@ -326,6 +345,7 @@ class Session:
 
     def _receive_hello(self, hello: Hello) -> None:
         if hello.version != VERSION:
+            # Only the sender of an invitation waits for a word; the sender of an answer does not.
             if not hello.yours:
                 why = f"it speaks version {VERSION} of the protocol, not {hello.version}"
                 self._owner.transmit(Bye(0, hello.mine, why))
@@ -340,6 +360,8 @@ class Session:
         if self.state is State.IDLE:
             self.state = State.OPENING
             self._mine = self._fresh()
+            # The answer to an invitation has the deadline of an attempt, too: an old invitation,
+            # which its sender will not confirm, would otherwise keep this side OPENING.
             self._deadlines.open(self._clock())
         if self.state is State.OPENING or hello.mine == self._yours:
             mine = self._mine
@@ -371,14 +393,20 @@ class Session:
             self._owner.transmit(Bye(mine, theirs, "it does not know the session"))
             return False
         if self.state is State.UP:
+            # The peer confirms a newer number only after it has given up the session. Its loss is
+            # told before the next session begins, so that nothing of the old session arrives after
+            # that.
             self._end("it has begun another session", False)
         self._begin(mine, hello)
+        # Not True: `_begin` has told the owner, which may have closed the session in the same step.
         return self.state is State.UP and self._mine == mine
 
     def _receive_data(self, data: Data) -> None:
         mine, ack, seq, news = self._mine, data.ack, data.seq, data.ops
         receiving, deadlines = self._receiving, self._deadlines
         now = self._now = self._clock()
+        # Before the look at `seq`: the acknowledgement is true, whether the operations of the frame
+        # are missing, new or doubled.
         if not self._acknowledge(ack):
             return
         size = sum(map(len, news))
@@ -389,9 +417,13 @@ class Session:
         receiving.note_known(seq + len(news))
         if seq != receiving.received:
             if seq > receiving.received:
+                # The frame is dropped, not kept until the gap is closed: the peer sends all
+                # operations after the gap again, so a kept frame would save nothing.
                 self._miss(now)
                 return
             news = news[receiving.received - seq :]
+        # A double means that the acknowledgement may be lost, and these bytes fill the window of
+        # the peer until it hears of them.
         if not news:
             self._send_ack(resend=False)
             return
@@ -425,6 +457,8 @@ class Session:
             return
         self._deadlines.hear(now)
         receiving, sending = self._receiving, self.sending
+        # No later frame shows a gap at the end of a flood. The heartbeat does, as it tells how many
+        # operations the peer has sent.
         receiving.note_known(ack.last)
         sending.grant(ack.window)
         if ack.at:
@@ -439,6 +473,8 @@ class Session:
 
     def _acknowledge(self, count: int) -> bool:
         """Forget operations that the peer has got. False if the peer is wrong about them."""
+        # Else the peer could make room in the window, and have operations counted as confirmed,
+        # that never went out.
         if count > self.sending.sent:
             self.close("it acknowledges operations that were never sent", False)
             return False
@@ -447,6 +483,8 @@ class Session:
 
     def _miss(self, now: float) -> None:
         """Ask the peer once for the operations that are missing, and again if they do not come."""
+        # Each frame behind a gap shows the same gap: a request for each would have the peer send
+        # everything again as often.
         if self._deadlines.resend_at == inf:
             self._ask_again(now)
 
@@ -457,6 +495,8 @@ class Session:
 
     def _send_again(self, now: float) -> None:
         sending = self.sending
+        # An honest peer asks again after `repeat`, so each of its requests is honoured. With the
+        # whole time as the pause, a request that comes a moment early would be lost.
         if not sending.may_send_again(now, self._timing.repeat / 2):
             return  # a doubled frame, or a hostile peer: others ask later for the same again
         for start, ops in sending.frames_again():
@@ -485,15 +525,22 @@ class Session:
         # an old frame.
         is_told = self.state is State.UP or self._inviting
         sending, receiving, totals = self.sending, self._receiving, self.totals
+        # An operation may have ended the session in the middle of its frame: those up to it have
+        # arrived, and the others have not. The accounts of both nodes agree only if this counts
+        # before `_reset`.
         totals.count_received(receiving.count_arrived())
         if self.state is State.UP:
             totals.remember_end(
                 self._mine, self._yours, receiving.received, sending.acknowledged, sending.sent
             )
         totals.count_lost(len(sending.unacknowledged), sending.count)
+        # A late frame that confirms an answer of this attempt would begin a session under a number
+        # that was told as ended.
         for pair in [pair for pair in self._offers if pair[0] == self._mine]:
             del self._offers[pair]
         self._reset()
+        # Before the owner is told: an operation that it pushes in that step belongs to the next
+        # session, and a session that still looked UP would take it without inviting the peer.
         self.state = State.IDLE
         lost = sending.give_up()
         if is_told:

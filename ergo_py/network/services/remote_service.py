@@ -108,6 +108,8 @@ class RemoteService(Service):
                     self._process, self._sender, to, request, left, priority
                 )
             except TargetDownError as error:
+                # The child may answer with a TargetDownError of a call of its own: that is its
+                # answer, and not the loss of its node.
                 if not retry or error.request is not request or not _is_lost(error):
                     raise
             try:
@@ -115,6 +117,8 @@ class RemoteService(Service):
                 await self._wait_up(left)
             except CallTimeoutError as error:
                 raise CallTimeoutError(to, request, timeout or 0.0) from error
+            # The wait for the node has used a part of the time: the timeout is that of the call,
+            # not of a try.
             left = None if timeout is None else max(0.0, deadline - trio.current_time())
 
     def call_from_thread(

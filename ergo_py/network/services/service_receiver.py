@@ -66,6 +66,8 @@ class ServiceReceiver:
     def take(self, lane: Lane, envelope: Envelope, waiter: Waiter | None) -> None:
         """Pass a message or a call on."""
         _, sender, to, message = envelope
+        # The last slot stays known: a child that was removed is told as gone, with its reason, and
+        # not as a name that never was.
         slot = self._slot = self._kernel.services.get(self._address.name, self._slot)
         if slot is None:
             self._refuse(sender, to, message, waiter)

@@ -26,6 +26,8 @@ def locked_file(path: Path) -> int:
         except BaseException:
             os.close(descriptor)
             raise
+        # The owner may remove the file between open() and flock(): the lock would then belong to a
+        # file without a name, and a second program would lock the next file of this name.
         if is_same_file(descriptor, path):
             return descriptor
         os.close(descriptor)  # its owner has removed it meanwhile

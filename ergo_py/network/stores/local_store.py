@@ -27,6 +27,7 @@ __all__ = ["LocalStore"]
 
 T = TypeVar("T")
 
+# Not measured. flock() could wait itself, but it would hold the loop.
 _PAUSE: Final = 0.005
 """Seconds between attempts to get the lock, which a program holds for less than a millisecond."""
 _REVISION: Final = 20
@@ -74,6 +75,8 @@ class LocalStore:
 
     def _age(self) -> Age:
         boot, _, born = self._born.read_text(encoding="ascii").partition(" ")
+        # The monotonic clock is the same for all programs of the machine until it restarts, which
+        # `boot` tells; the time of day may be set back.
         seconds = time.monotonic() - float(born)
         # No lease outlives a restart of the machine.
         age = seconds if boot == _boot() and seconds >= 0.0 else inf
@@ -100,6 +103,8 @@ class LocalStore:
             born = -inf if is_first else time.monotonic()
             self._write(self._born, f"{_boot()} {born}".encode("ascii"))
             for mark in self._marks.glob("=*"):
+                # Only the marks without entries: they have told of the loss, and the age of the
+                # directory tells it from now on.
                 if not (self._directory / mark.name).exists():
                     mark.unlink()
         if not self._has_used:
@@ -158,6 +163,8 @@ class LocalStore:
             last = _revision(path.read_bytes())
         except FileNotFoundError:
             last = 0
+        # Written before the entry: a program that is killed in between skips a number, and none is
+        # given out twice.
         fresh = max(last + 1, time.time_ns())
         self._write(path, b"%d" % fresh)
         return fresh
@@ -181,6 +188,8 @@ class LocalStore:
         hidden = path.with_name(f".{os.getpid()}+{id(self):x}")
         try:
             hidden.write_bytes(data)
+            # Readers do not take the lock: they find the old content or the new, and never a part
+            # of it.
             os.replace(hidden, path)
         except OSError:
             hidden.unlink(missing_ok=True)
@@ -205,6 +214,8 @@ class LocalStore:
                 lock = locked_file(self._lock)
                 try:
                     self._note_birth(key)
+                    # No checkpoint between comparison and write: a cancellation comes before both
+                    # or after both.
                     return function()
                 finally:
                     os.close(lock)
@@ -253,6 +264,8 @@ class LocalStore:
             os.pwrite(self._presence_lock, b"1", 0)
         for path in self._presences():
             with suppress(OSError):
+                # The age counts, too: a program that is about to lock its file has not locked it
+                # yet.
                 if path.stat().st_mtime < time.time() - _LEFTOVER and is_unlocked(path):
                     path.unlink()
 

@@ -104,6 +104,8 @@ class MemoryStore:
 
     async def get(self, key: str) -> Entry | None:
         """As :meth:`Store.get`."""
+        # Before the request: an answer is compared with the state of knowledge at the question,
+        # since another task may learn more meanwhile.
         expected = self._seen.expect(key)
         found = await self._request(lambda: self._table.get(key))
         if self._seen.shows_loss(key, found, expected):

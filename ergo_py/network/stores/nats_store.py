@@ -30,6 +30,8 @@ _WRONG_SEQUENCE: Final = 10071
 _FEW_SERVERS: Final = (10005, 10074)
 """Errors of a server that cannot place three replicas."""
 _EXISTS: Final = 10058
+# Not measured: far longer than the usual lease of 30 s, after which no node relies on the removed
+# entry.
 _MARKER: Final = "3600s"
 """How long the server keeps the marker of a removed entry."""
 _NUMBER: Final = 20
@@ -116,6 +118,9 @@ class NatsStore:
         )
         if "error" in answer:
             if answer["error"].get("code") == _NOT_FOUND:
+                # The same code stands for a missing key and for a missing bucket. The second must
+                # not read as a free name: the leases in the bucket are lost, and a new bucket waits
+                # for a lease.
                 if answer["error"].get("err_code") != 10037:  # not "no message found"
                     self._is_open = False
                     raise StoreError(f"the bucket {self._bucket!r} is gone; it is made again")
@@ -142,6 +147,8 @@ class NatsStore:
             b"%0*d%b" % (_NUMBER, number, value),
             {"Nats-Expected-Last-Subject-Sequence": str(revision), **headers},
         )
+        # Also if an earlier try of the same write was carried out and its answer lost: the caller
+        # has to read the entry.
         if answer.get("error", {}).get("err_code") == _WRONG_SEQUENCE:
             raise ConflictError(key)
         if "error" in answer:
@@ -230,6 +237,8 @@ class NatsStore:
 
     async def _make(self) -> dict[str, Any]:
         try:
+            # Three servers first: a single server answers at once that it cannot, and a cluster
+            # must not begin with a single copy.
             info = await self._create(3)
         except StoreError as error:
             raise StoreError(
@@ -256,6 +265,9 @@ class NatsStore:
                 "description": "leases of the names of a cluster of ergo_py nodes",
                 "subjects": [f"$KV.{self._bucket}.>"],
                 "retention": "limits",
+                # The last entry of a key only: the bucket would grow with each renewal otherwise.
+                # "discard": "new" refuses a write to a full bucket, where "old" would drop the
+                # lease of another name.
                 "max_msgs_per_subject": 1,
                 "max_msg_size": _MESSAGE,
                 "max_bytes": _BUCKET,
@@ -268,6 +280,8 @@ class NatsStore:
                 "allow_rollup_hdrs": False,
                 "allow_direct": True,
                 "allow_msg_ttl": True,
+                # A node that may write must not remove a message: an entry changes by
+                # compare-and-set only.
                 "deny_delete": True,
                 "deny_purge": True,
             },
@@ -298,6 +312,7 @@ class NatsStore:
             with trio.move_on_after(TIMEOUT):
                 await answer.arrived.wait()
         finally:
+            # Also if the wait is cancelled: a late answer finds no entry, and is dropped.
             del self._answers[number]
         if not answer.arrived.is_set():
             raise StoreError(f"JetStream does not answer within {TIMEOUT:g} s")
@@ -317,6 +332,8 @@ class NatsStore:
             values = None
         if (
             not isinstance(values, dict)
+            # Any node can let JetStream answer to this inbox: an answer of another type, or of
+            # another stream, is none to this request. An error may lack the mark.
             or values.get(mark[0], mark[1] if "error" in values else "") != mark[1]
             or not isinstance(values.get("error", {}), dict)
         ):

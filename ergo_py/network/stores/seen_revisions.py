@@ -75,6 +75,8 @@ class SeenRevisions:
         """Take the confirmation of a write, and tell whether the store has given the revision out
         before.
         """
+        # The smaller of both: another task may have noticed a loss since the question, and then the
+        # revisions of before count no more.
         is_old = written.revision <= min(expected.last, self._last)
         if not is_old:
             self._note(key, written)
@@ -90,6 +92,7 @@ class SeenRevisions:
     def _note(self, key: str, entry: Entry) -> None:
         self._last = max(self._last, entry.revision)
         self._largest = max(self._largest, entry.number)
+        # Put back at the end: the keys that were not seen for the longest time are forgotten first.
         self._keys.pop(key, None)
         # The marker of a removed entry disappears after a while.
         if entry.value:

@@ -4,6 +4,8 @@ from typing import Final
 
 __all__ = ["Totals"]
 
+# Not measured: after more sessions in a row that end before they could tell, the rest stays
+# unconfirmed, and only the accounts differ.
 _ENDED: Final = 8
 """How many ended sessions are remembered, until the peer has told how many operations arrived."""
 
@@ -79,6 +81,8 @@ class Totals:
         ended = self._open_ends.pop((mine, yours), None)
         if ended is not None:
             confirmed, sent = ended
+            # The other node tells the number: it must not make more operations confirmed than were
+            # sent, nor take back those that it has confirmed.
             late = min(max(count, confirmed), sent) - confirmed
             self.unconfirmed -= late
             self.confirmed += late

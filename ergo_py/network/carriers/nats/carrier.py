@@ -44,6 +44,8 @@ _FRAME: Final = b"f"
 _CLAIM: Final = b"c"
 _PRESENT: Final = b"d"
 
+# A frame of a single such operation, with its head and its kind, stays below 60,000 bytes, and so
+# does a frame of several, of at most 16 KiB.
 _OPERATION: Final = 48 << 10
 """Bytes of the longest operation of a frame: the smallest servers that are accepted take it."""
 _NO_RESPONDERS: Final = 503
@@ -189,6 +191,8 @@ class NatsCarrier:
                 with trio.move_on_after(self._patience):
                     await claim.lost.wait()
                 self._publish_claim()
+            # Also the connection ends, not only the membership: the subscriptions under the name
+            # would make the server tell the successor that another client listens.
             connection.cancel_scope.cancel()
 
     async def _claim_first(self) -> None:
@@ -199,6 +203,8 @@ class NatsCarrier:
                 break
             if claim.alone.is_set():
                 return
+            # The claim is repeated: it is lost, or the answer to it, if a connection breaks
+            # meanwhile.
             with trio.move_on_after(0.1):
                 await claim.decided.wait()
                 continue
@@ -240,6 +246,7 @@ class NatsCarrier:
         if self._is_member:
             self._publish(to, frame)
         elif self.claim.taken:
+            # In a task, since the session is in the middle of a step when it sends.
             self._nursery.start_soon(self._refuse, to, self.claim.taken)
 
     def _publish(self, to: str, frame: bytes) -> None:
@@ -283,6 +290,8 @@ class NatsCarrier:
             if self.claim.title <= LATE:
                 is_late = now > self.client.heard_at + self._patience
                 self.claim.is_entitled(LATE if is_late else RETURNS)
+            # No frames until the name is decided: this node may have been away for so long that a
+            # successor has its name, and its frames would end the sessions of the successor.
             if self._is_member and self._nursery is not None:
                 self._is_member = False
                 self._nursery.start_soon(self._resume_later, self.client.connected)
@@ -290,6 +299,7 @@ class NatsCarrier:
 
     async def _resume_later(self, connected: int) -> None:
         await trio.sleep(_HOLD)
+        # Not after a further break: the connection after it has a hold of its own.
         if self.client.connected == connected:
             self._resume()
 
@@ -337,6 +347,8 @@ class NatsCarrier:
                     self._sink.frame(sender, memoryview(payload)[1:])
             else:
                 self._receive(sender, payload)
+        # Any node can let JetStream send its answers to this subject: the store knows its own
+        # answers by their random numbers.
         elif message.subscription == _HINTS:
             if "@" not in sender:  # the name of a node has an @
                 self._store.receive(sender, message.status, message.payload)
@@ -347,6 +359,8 @@ class NatsCarrier:
 
     def _sender(self, subject: str) -> str:
         """The node at the end of a subject."""
+        # Subjects are chosen by other clients: without permissions at the server, they could be any
+        # number.
         if len(self._senders) >= 10_000:
             self._senders.clear()
         name = self._senders[subject] = unquote(subject.rpartition(".")[2])

@@ -19,8 +19,11 @@ from .wire import Message, Ping, Pong, ServerError, ServerInfo, ServerOperation
 
 __all__ = ["Client", "ClientHandler"]
 
+# Not measured: less than half of the default patience, so that a second server is tried while other
+# nodes still wait for this node.
 _ATTEMPT: Final = 2.0
 """Seconds for connecting to a single server."""
+# A server that is silent for two seconds leaves three of the default patience to reach another.
 _PING: Final = 1.0
 """Seconds between our pings. A server that answers none for twice as long is lost."""
 _FIRST_PAUSE: Final = 0.05
@@ -117,6 +120,8 @@ class Client:
         connection = self._connection
         if connection is None:
             return
+        # The server reads and answers in order, so the pong says that it has everything before the
+        # ping.
         self._send_ping(connection)
         last = self._pings
         while self._connection is connection and self._pongs < last:
@@ -191,6 +196,8 @@ class Client:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connection.write)
                 nursery.start_soon(self._ping, connection, nursery.cancel_scope)
+                # Before `heard_at` is set: the carrier compares it with the time, to tell for how
+                # long this node was away.
                 self._handler.connected(connection.info)
                 self.heard_at = trio.current_time()
                 why = await self._read(connection)
@@ -202,6 +209,8 @@ class Client:
         finally:
             self._connection = None
             self._note_answered()
+            # The descriptors have to be closed, also if the node is cancelled; closing by force
+            # does not wait for the server.
             with trio.CancelScope(shield=True):
                 await connection.close()
         return why
@@ -235,6 +244,8 @@ class Client:
                     case ServerError() as error:
                         why = error.text
                         if error.is_permission:
+                            # The connection stays open after a refusal of a permission; `why` is
+                            # only told if the server closes it.
                             self._handler.refused(error.text)
                 done += 1
         return why
@@ -260,6 +271,8 @@ class Client:
             self._send_ping(connection)
             answered = self._pongs
             await trio.sleep(_PING)
+            # A second wait before the verdict: the pong may stand behind messages that this program
+            # has not read yet.
             if self._pongs == answered:
                 await trio.sleep(_PING)
                 self._is_silent = self._pongs == answered

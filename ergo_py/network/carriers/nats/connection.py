@@ -18,10 +18,14 @@ from .wire import Pong, ServerError, ServerInfo, ServerOperation, ServerParser
 __all__ = ["Connection", "RefusedError"]
 
 _CHUNK: Final = 64 * 1024
+# Not measured: twice the buffer of a connection on the machine, since the frames to all nodes wait
+# for the same server.
 _BUFFER: Final = 8 << 20
 """Bytes that may wait for the server. More are dropped: the sessions send them again."""
 _PAYLOAD: Final = 60_000
 """The smallest max_payload of a server: each frame of a node is smaller."""
+# Not measured: a write as large as a read. A join copies its parts, so that a long queue is not
+# copied as a whole.
 _JOIN: Final = 64 * 1024
 """Bytes that a single write takes from the queue."""
 
@@ -125,6 +129,8 @@ class Connection:
         self, credentials: Credentials | None, name: str, subscriptions: list[tuple[str, int]]
     ) -> None:
         options: dict[str, object] = {
+            # Without a `+OK` for each publication, and without echo of the node's own messages: two
+            # nodes of the same name have two connections, and still hear each other.
             "verbose": False,
             "pedantic": False,
             "echo": False,
@@ -153,6 +159,7 @@ class Connection:
             if isinstance(operation, ServerError):
                 raise RefusedError(operation.text)
             early.append(operation)
+        # Messages that came before the pong are handed over first, in their order.
         self._early.extendleft(reversed(early))
 
     async def _next(self) -> ServerOperation:
@@ -217,6 +224,8 @@ class Connection:
         """Write bytes now if the socket takes them, else soon. False if they were dropped."""
         if not self._is_open:
             return False
+        # Only if nothing waits: these bytes would otherwise go in the middle of an operation that
+        # is partly written.
         if self._fd >= 0 and not self._waiting and not self._is_writing:
             try:
                 sent = os.write(self._fd, data)
@@ -225,6 +234,8 @@ class Connection:
             if sent == len(data):
                 return True
             data = data[sent:]
+        # Not for the rest of a write: half an operation would break the protocol for all that
+        # follows.
         elif self._size + len(data) > _BUFFER:
             return False
         self._waiting.append(data)
@@ -244,6 +255,8 @@ class Connection:
             while True:
                 while self._waiting:
                     data = self._take()
+                    # send_all() may have written a part when it waits. A cancellation there leaves
+                    # half an operation, so it ends the connection, too.
                     self._is_writing = True
                     await self._stream.send_all(data)
                     self._is_writing = False
@@ -262,6 +275,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close the connection. The bytes that wait are dropped: the sessions send them again."""
+        # First, so that no sender writes to a descriptor that is closed, and perhaps in use again.
         self._is_open = False
         self._waiting.clear()
         if self._watch is not None:

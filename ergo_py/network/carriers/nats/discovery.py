@@ -53,6 +53,7 @@ class Discovery:
     def may_answer(self, node: str) -> bool:
         """Whether to answer the search of a node: once in `_SECONDS`."""
         now, answered = trio.current_time(), self._answered
+        # In the order of time: an answered node is never put back, so the first is the oldest.
         while answered and next(iter(answered.values())) <= now - _SECONDS:
             del answered[next(iter(answered))]
         if node in answered or len(answered) >= _SEARCHERS:

@@ -31,6 +31,9 @@ _LINE: Final = 1 << 20
 _PAYLOAD: Final = 64 << 20
 """The most bytes of a message. A server allows no larger limit."""
 
+# A node has as many heads as nodes that send to it, and a network has about 1,000 nodes at most.
+# Longer heads come of reply subjects that clients choose; to keep them would let a client fill the
+# memory.
 _HEADS: Final = 1000
 _SHORT: Final = 512
 """How many headers of messages a parser remembers, and the most bytes of each."""
@@ -166,6 +169,9 @@ class ServerParser:
                     if data[end + size : end + size + 2] != b"\r\n":
                         raise WireError(_TOO_LONG)
                     message = _message(fields, sizes, bytes(data[end : end + size]))
+                    # Not with headers, which have two sizes, and not if a tab stands before the
+                    # size: then `head` is not everything before it, and would stand for another
+                    # message.
                     if sizes == 1 and digits == fields[-1] and len(head) <= _SHORT:
                         self._remember(head, message)
                     start = end + size + 2
@@ -283,10 +289,14 @@ def _info(text: bytes) -> ServerInfo:
 
 def _value(values: dict[str, Any], key: str, kind: type, default: object) -> Any:
     value = values.get(key, default)
+    # A server of a later version may write another type: the field counts as missing, and the
+    # connection stays.
     return value if type(value) is kind else default
 
 
 def _number(text: bytes, most: int) -> int:
+    # The length first: int() takes longer than linear time for digits without end, and refuses more
+    # than 4,300 of them with an error of its own.
     if not text.isdigit() or len(text) > 19 or int(text) > most:
         raise WireError(f"a number up to {most} was expected: {text[:40]!r}")
     return int(text)
