@@ -60,7 +60,7 @@ class NetworkSettings:
         self._timing = Timing(
             beat,
             silence,
-            # Not measured. Both are shorter than a beat, also if the beat is short: a loss is
+            # Not measured. Neither is longer than a beat, also if the beat is short: a loss is
             # repaired, and data are acknowledged, between two heartbeats.
             min(0.2, beat),
             min(0.05, beat / 2),

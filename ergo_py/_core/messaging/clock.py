@@ -13,6 +13,8 @@ from ..tables.timers import Timer, Timers
 
 __all__ = ["Clock"]
 
+# Thousands of peers that began a request together time out together. With all expiries in a single
+# turn, the loop stood still for as long as their ends took.
 _TURN = 64
 """Most expiries in a single turn of the scheduler, so that a flood of them starves no other task.
 """
@@ -47,6 +49,7 @@ class Clock:
         """Let a call in flight, or another deadline, expire in ``timeout`` seconds."""
         deadline = self.now() + timeout
         self.deadlines.arm(caller, timeout, deadline)
+        # Mostly false: most deadlines are later than the next, so arming changes no sleep.
         if deadline < self._next:
             self._earlier(deadline)
 
@@ -78,12 +81,16 @@ class Clock:
         self._task = current_task()
         while not self._stopped:
             now = self.now()
+            # Both, without a short circuit: a flood of deadlines must not keep timers from firing,
+            # nor timers deadlines.
             worked = self.deadlines.expire(now, _TURN, _expire) + self.timers.expire(
                 now, _TURN, self._fire
             )
             if worked:
                 await yield_turn(self._task)
                 continue
+            # No checkpoint between this look and the sleep: a deadline that is armed in between
+            # would be missed.
             self._next = min(self.deadlines.next(), self.timers.next())
             with trio.CancelScope(deadline=self._next) as self._scope:
                 await park(self._task)
@@ -92,6 +99,8 @@ class Clock:
     def _earlier(self, deadline: float) -> None:
         self._next = deadline
         if self._scope is not None:
+            # The sleep is shortened without a wake-up: the clock has nothing to do before that
+            # moment.
             self._scope.deadline = deadline
 
 

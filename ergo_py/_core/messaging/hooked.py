@@ -37,6 +37,8 @@ class HookedRouter(Router):
         message = self.note(sender, to, message)
         receiver = self.resolve(to)
         if receiver is None or type(receiver.id) is not PID:
+            # A meta-process has no callback that would be a span: it gets the message as without
+            # tracing.
             return super().send(sender, to, message, priority)
         return self._send(sender, to, message, priority, context)
 

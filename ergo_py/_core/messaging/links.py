@@ -20,6 +20,8 @@ from .router import Router
 
 __all__ = ["Links"]
 
+# Not measured: an event that its producer registers again after a restart is back within the
+# shortest delay, and a node that never registers it costs a request every five seconds.
 _SHORTEST: Final = 0.1
 _LONGEST: Final = 5.0
 """Seconds between two subscriptions to an event of another node that is absent. The delay doubles
@@ -69,11 +71,15 @@ class Links:
         once; or, with ``follow``, never: it subscribes to the next event of that name.
         """
         watched = self.watched(target)
+        # Before the target is looked at: a target that is gone fires this relation, and its signal
+        # is the answer.
         relation = self._relations.add(watcher.id, watched, kind, follow)
         if self._router.remote is not None and watched.node != self._node.node:
             try:
                 self._router.remote.watch(watched, watcher.id)
             except BaseException:
+                # The network has refused the watch, and the verb raises: no relation may be left of
+                # it.
                 self._relations.remove(watcher.id, watched, kind)
                 raise
             if isinstance(watched, EventName) and watched in self.away:
@@ -113,6 +119,7 @@ class Links:
             if is_left:
                 self._router.remote.unwatch(watched)
             if isinstance(watched, EventName) and watched in self.away:
+                # A follower that ends must not be subscribed again by the deadline of the others.
                 self.away[watched].leave(watcher)
                 if is_left:
                     del self.away[watched]
@@ -123,6 +130,8 @@ class Links:
         """Remove all links, monitors and subscriptions of a process that has ended."""
         for number, target in enumerate(self._relations.forget(watcher), 1):
             self._forget_target(watcher, target)
+            # A process may watch very many targets: its end goes through them in steps, between
+            # which the time slice is looked at.
             if not number % 256:
                 yield
 
@@ -157,6 +166,8 @@ class Links:
         watcher = self._router.processes.get(relation.watcher)
         if watcher is None:
             if self._router.remote is not None and relation.watcher.node != self._node.node:
+                # The watcher is another node, which takes no signal out of a mailbox here: the
+                # relation is closed now.
                 self._relations.deliver(relation)
                 self._router.remote.tell(relation.watcher, relation.target, reason)
             return
@@ -245,6 +256,7 @@ class _Away:
 
     def hurry(self) -> None:
         """Let all followers that wait subscribe now."""
+        # Emptied first: a follower that the network refuses waits again, in the new table.
         waiting, self._waiting = self._waiting, {}
         self._again(waiting)
 

@@ -144,6 +144,7 @@ class ChangedMessages:
             self._then(sight)
 
     def _look(self, message: object, *, is_new: bool) -> None:
+        # Taken out and put back at the end: a message that is sent again is the newest.
         before = self._sent.pop(id(message), None) if is_new else self._sent.get(id(message))
         if before is None and not is_new:
             return
@@ -158,6 +159,8 @@ class ChangedMessages:
             if len(self._sent) > _WATCHED:
                 del self._sent[next(iter(self._sent))]
         if before is not None and before[1] != state and type(message) not in self._told:
+            # Once for each type: a shared list in a loop would fill the log, and the first line
+            # names the mistake.
             self._told.add(type(message))
             self._warn(
                 f"a message of type {type(message).__qualname__} has changed since it was sent, "

@@ -119,6 +119,8 @@ class Publisher:
         if router.hooks:
             message = router.note(publisher, event.name, message)
             context = router.context_of(publisher, False)
+        # The wall clock, not that of the node: a subscriber may be on another node, where the clock
+        # of this program means nothing.
         publication = Published(event.name, message, time.time())
         event.note(publication)
         envelope: Envelope = (
@@ -190,6 +192,8 @@ class Publisher:
             # Do not create a dead letter about a dead letter: that would never end.
             process.mailbox.count_dropped()
             return False
+        # The count before and after tells of a displaced envelope: the verdict of admit() stays in
+        # the router.
         before = process.mailbox.dropped
         taken = self._router.post(process, process.id, Lane.MAIN, envelope)
         if taken and process.mailbox.dropped != before:
@@ -201,6 +205,8 @@ class Publisher:
         """Publish an event of the node itself, if it has subscribers. Callable from any thread, and
         never waits.
         """
+        # Read in any thread without a lock: a spawn must pay no more than this for an event without
+        # subscribers.
         if name not in self.heard:
             return
         if get_ident() != self._router.loop_thread:

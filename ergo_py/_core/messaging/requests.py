@@ -69,6 +69,8 @@ class RequestCaller(Caller):
         """Pass the answer to the asker, unless it is ending."""
         asking = self._asking
         self._end()
+        # An asker that ends has given up its requests; its successor did not ask, and gets no
+        # answer.
         if asking.takes_responses():
             # Like the answer to a call, it overtakes the waiting messages.
             response = Response(self.ref, self.value, self.error, self._asked)
@@ -84,6 +86,8 @@ class RequestCaller(Caller):
         """Note that the request waits in a queue, for room or for a restart. ``leave`` removes it
         there when the request is over.
         """
+        # Settled before it could note the queue: the request was refused in the step in which it
+        # was sent.
         if self.settled:
             leave()
         else:
@@ -120,6 +124,8 @@ class _FutureCaller(Caller):
         self.future: Future[Any] = Future()
 
     def awaken(self) -> None:
+        # The caller has cancelled the future: set_result() would raise InvalidStateError on the
+        # loop.
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -167,6 +173,7 @@ def ask(
     calls.note_thread(caller)
 
     def begin() -> None:
+        # Cancelled between the post and this job: the request is not sent at all.
         if caller.future.cancelled():
             return
         try:

@@ -63,6 +63,8 @@ _ACCEPTED: Final = Verdict.ACCEPTED
 _LATER: Final = (
     "make room first: let it handle its messages, give it a larger mailbox_size, or use `send`"
 )
+# Not measured for awaits: the number of the short cuts of calls. Every eighth look reads the clock,
+# so slow work ends the budget earlier.
 _SHORT_CUTS: Final = 64
 """Most awaits in a row that skip the checkpoint. After these a caller in a loop lets other tasks
 run.
@@ -162,6 +164,8 @@ class Router(Addresses):
         # In the forked child no thread is the loop's: every verb goes to the bridge, which refuses.
         self.loop_thread = 0
         self.stopped = True
+        # The copies of the mailboxes in the child have tasks that never run: an append there would
+        # be lost without a word.
         for process in self.processes.values():
             process.close_mailbox()
 
@@ -184,6 +188,8 @@ class Router(Addresses):
         """
         if type(to) is PID and not priority:
             process = self.last_receiver
+            # By identity: equal PIDs are mostly the same object, and if not, the lookup finds the
+            # process.
             if to is not process.id:
                 self.last_receiver = process = self.processes.get(to, NO_RECEIVER)
             if process.takes_direct or (process.takes_bounded and process.mailbox.has_plenty()):
@@ -210,6 +216,7 @@ class Router(Addresses):
         context: object | None = None,
     ) -> bool:
         """Deliver a message in the general way, with the context of its trace."""
+        # Here and not in send(): a wrong type is no 0, and so comes to this way.
         if type(priority) is not Priority:
             check_priority(priority)
         receiver = self.resolve(to)
@@ -445,6 +452,8 @@ class Router(Addresses):
                     with trio.move_on_after(inf if timeout is None else timeout):
                         await park_as(waiter.task, waiter)
             finally:
+                # Cancelled, or the time is over: the envelope leaves the queue. If it was admitted
+                # in the same turn, it stays in the mailbox.
                 if waiter.admitted is None:
                     receiver.mailbox.stop_waiting(lane, waiter)
         if waiter.admitted is None:
@@ -512,6 +521,7 @@ class Router(Addresses):
 
     async def turn(self) -> None:
         """Let other tasks run, and begin a new time slice."""
+        # Before the yield: another task that awaits meanwhile counts in the new budget.
         self.free = _SHORT_CUTS
         await yield_turn(current_task())
         self.slice_end = sources.slice_clock() + SLICE
@@ -565,6 +575,8 @@ class Router(Addresses):
                 # Its thread may have to run the receiver meanwhile.
                 return callback.run(self._wait_for_room(process, receiver, lane, envelope, None))
             return self._wait_in_thread(ThreadWaiter(self, receiver, lane, envelope, process))
+        # The counters of a process and of dead letters change on the loop only: two threads that
+        # count at once lose a count.
         self.bridge.post(self._refused_in_thread, receiver, sender, to, message)
         raise MailboxFullError(to, message, box.limit)
 

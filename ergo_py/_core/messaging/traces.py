@@ -228,6 +228,8 @@ class TracedSends:
     def __enter__(self) -> None:
         process = self._process
         verbs = process.own_verbs()
+        # A background task keeps the verbs in place, and the next message finds them: a further
+        # layer with each message would end in a RecursionError.
         if not verbs.has("send", Rank.TRACED):
             verbs.push("send", Rank.TRACED, lambda plain: _TracedVerb(process, plain, _send))
             verbs.push(
@@ -236,6 +238,8 @@ class TracedSends:
 
     def __exit__(self, *_error: object) -> None:
         verbs = self._process.verbs
+        # The tasks of a process belong to the trace in which they began: they send after the
+        # callback has returned.
         if verbs is not None and not self._process.tasks:
             verbs.pop("send", Rank.TRACED)
             verbs.pop("send_after", Rank.TRACED)
@@ -254,6 +258,8 @@ class _TracedVerb:
         self._traced = traced
 
     def __call__(self, *args: object, **keywords: object) -> object:
+        # The state decides, not the presence of this verb: a background task of another message
+        # finds the verb, too.
         state, process = _current.get(), self._process
         if state is None or not state.covers(process.id):
             return self._plain(*args, **keywords)

@@ -137,6 +137,7 @@ class CallWaiter:
 
     def settle(self, admitted: bool, /) -> None:
         self.admitted = admitted
+        # None if the caller has given up: its call is over, and there is nothing to fail.
         callee = self.caller.callee
         if not admitted and callee is not None:
             reason = callee.reason or NoProcess()

@@ -191,8 +191,8 @@ class NatsCarrier:
                 with trio.move_on_after(self._patience):
                     await claim.lost.wait()
                 self._publish_claim()
-            # Also the connection ends, not only the membership: the subscriptions under the name
-            # would make the server tell the successor that another client listens.
+            # The connection ends as well: as long as a client listens under the name, the server
+            # does not tell the successor that it is alone.
             connection.cancel_scope.cancel()
 
     async def _claim_first(self) -> None:
@@ -203,8 +203,7 @@ class NatsCarrier:
                 break
             if claim.alone.is_set():
                 return
-            # The claim is repeated: it is lost, or the answer to it, if a connection breaks
-            # meanwhile.
+            # The claim is repeated: a break of the connection loses the claim, or its answer.
             with trio.move_on_after(0.1):
                 await claim.decided.wait()
                 continue
