@@ -116,6 +116,8 @@ class Handler:
     def retire(self) -> None:
         """End a task that has been idle for a while."""
         if self.task is not None:
+            # A mark and a wake-up, instead of a cancellation: a message that comes in the same turn
+            # is still served by this task.
             self._retired = True
             self.meta.wake()
 
@@ -135,6 +137,8 @@ class Handler:
         task = current_task()
         try:
             await self.serve(task)
+        # The coroutine is closed, since the handler was abandoned: the task that does so accounts
+        # for the end, and nothing may be awaited here.
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -142,6 +146,8 @@ class Handler:
             if failure is None:
                 raise
             meta.finish(meta.failed(meta.current_callback() or "handler", failure))
+            # If the handler fails while it drains accepted messages, finish() has no effect any
+            # more: the drain ends here.
             meta.ending.stop_draining()
         finally:
             # The next task of the handler continues with the context variables of this task.
@@ -179,6 +185,8 @@ class Handler:
                 self.enter(_SLEEP)
                 idle_handlers.add(self)
                 await park(task)
+                # After any wake-up, also if it was no message: a handler that ends must not stay in
+                # the list of those that may retire.
                 idle_handlers.discard(self)
                 if ending.reason is not None or (self._retired and not len(box)):
                     return
@@ -264,6 +272,8 @@ class Handler:
             finally:
                 self._worker_ended(name)
 
+        # Before the thread begins: it removes the name itself when it ends, which may be before
+        # this task goes on.
         self.abandoned_threads.add(name)
         self.context.run(adopt, *await self._in_worker(self._new_host(), self.context, call))
 
@@ -301,8 +311,11 @@ class Handler:
         self.abandoned_threads.discard(which)
         if ending.over:
             try:
+                # On the loop: whether another thread still uses the resources changes there.
                 self.meta.router.bridge.post(ending.close_unused_resources)
             except NodeStoppedError:
+                # The node has stopped, and its loop runs nothing any more: only this thread is left
+                # to close them.
                 ending.close_unused_resources()
 
     async def _serve_in_worker(self, envelope: Envelope) -> None:
@@ -369,6 +382,7 @@ class Handler:
                 return
             name = _CALLBACK.get(following[0], "")
             if name not in callbacks.defined or name in callbacks.asynchronous:
+                # Back to the front, so that no later message overtakes it.
                 main.appendleft(following)
                 return
             envelope = self.handling = following
@@ -378,6 +392,8 @@ class Handler:
         if reply is not NO_REPLY:
             self.meta.kernel.calls.reply(caller, reply, None)
         else:
+            # Not defer() here: the list of deferred calls belongs to the loop, which may end the
+            # meta-process meanwhile.
             self._promised.append(caller)
 
     # -- inspection --------------------------------------------------------------------------------
@@ -479,6 +495,7 @@ class Handler:
         if self.worker_scope is not None:
             # The callback may be blocked in a resource that the reader has opened.
             self.meta.reader.unblock()
+        # A callback that is cancelled may have cleanup to do, also after a kill.
         await ending.wait_for_grace(task.gone.wait)
         if not task.gone.is_set():
             await self._abandon(task)

@@ -385,6 +385,8 @@ class Meta:
             self.kernel.log_crash(self, "meta-process crashed", callback, message_type, reason)
         if handling is not None and isinstance(caller := handling[2], Caller):
             caller.fail_begun(reason)
+        # A KeyboardInterrupt can only reach the main thread. In a reader thread, SystemExit ends
+        # that thread, as in any other thread of Python.
         if callback != "start" or not self.reader.has_thread:
             self.pass_on(error)
         return reason
@@ -406,6 +408,8 @@ class Meta:
             return outbox.offer(to, message, chosen)
         self.sent += 1
         # The handler must not overtake earlier messages of the reader.
+        # The length first: most outboxes are empty, and the search for the receiver in the queue
+        # costs a lookup for each message.
         if len(outbox) and outbox.follow(to, message, chosen):
             return True
         return self.router.send(self.id, to, message, chosen)
@@ -420,6 +424,7 @@ class Meta:
             sent = outbox.offer(to, message, chosen)
             await router.pause()
             return sent
+        # The same rule for async code, which can wait: it goes behind the messages of the reader.
         if len(outbox):
             await outbox.wait_until_empty()
         receiver = router.resolve(to)
@@ -435,6 +440,7 @@ class Meta:
         try:
             await park_as(waiter.task, waiter)
         finally:
+            # Cancelled while it waits: the message leaves the queue, and does not arrive.
             if waiter.admitted is None:
                 receiver.mailbox.stop_waiting(lane, waiter)
         if not waiter.admitted:
@@ -480,6 +486,7 @@ class Meta:
         """Send a request without waiting for its reply."""
         self.allow(MetaOperation.REQUEST)
         chosen = self.priority if priority is None else check_priority(priority)
+        # For its error only: an address of a wrong type must raise before the request is owned.
         self.router.resolve(to)
         caller = RequestCaller(self, next(self.router.references), to, request)
         begin_request(self.kernel.calls, self.kernel.clock, caller, timeout, chosen)

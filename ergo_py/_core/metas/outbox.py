@@ -24,6 +24,8 @@ __all__ = ["Outbox"]
 
 Entry = tuple[Target, object, Priority]
 
+# Not measured: 1,000 messages of 4 KiB. A backlog of 1,000 reads of 256 KiB would hold 256 MiB for
+# a receiver that is slow.
 _WEIGHT: Final = 4 * 1024 * 1024
 """Bytes, roughly, that may be queued for a receiver before its readers wait (backpressure), if that
 is fewer messages than ``backlog``.
@@ -149,6 +151,8 @@ class Outbox:
         """Let messages of ``size`` bytes count by their size: the backlog holds few large messages
         or many small messages.
         """
+        # At least four messages, however large: with a single message, reader and receiver would
+        # take turns instead of working at the same time.
         self.backlog = max(4, min(self.limits.backlog, (_WEIGHT >> 12) // max(1, size >> 12)))
 
     # -- directly to the receiver ------------------------------------------------------------------
@@ -256,6 +260,8 @@ class Outbox:
 
     def _call_when_there_is_room(self, receiver: Receiver, parker: Parker[None]) -> None:
         if receiver.accepting and self.is_behind(receiver, Lane.MAIN):
+            # Half, not a single place: a reader that goes on with each place is woken for each
+            # message.
             receiver.mailbox.wait_for_room(
                 Lane.MAIN, None, _Waker(parker), max(1, self.backlog // 2)
             )
@@ -359,6 +365,7 @@ class Outbox:
 
     def _record_undelivered(self, to: Target, message: object, receiver: Receiver | None) -> None:
         self.sent += 1
+        # The hooks see it as any message: an observer that looks for a lost message finds it here.
         self._router.note(self._sender, to, message)
         self._router.record_undelivered(self._sender, to, message, receiver)
 
@@ -470,11 +477,14 @@ class Outbox:
         if waiting is not None:
             receiver, lane, entry = waiting
             receiver.mailbox.stop_waiting(lane, self)
+            # Back to the front: it was the first, and flush() tries it again under the rules of the
+            # end.
             self._queue.appendleft(entry)
         self.flush()
 
     async def wait_until_empty(self) -> None:
         """Wait until everything is delivered."""
+        # Again after each wake-up: the handler may have put messages behind those of the reader.
         while len(self):
             waiter = TaskWaiter(current_task())
             self._emptied.append(waiter)
@@ -501,6 +511,8 @@ class Outbox:
     def close(self) -> None:
         """Close the outbox: it delivers nothing after this."""
         self.release()
+        # Delivers the rest first. A message that a thread puts after this line becomes a dead
+        # letter, in `_move`.
         self.force()
         self._stage, self._holds = _CLOSED, True
 

@@ -66,6 +66,8 @@ class Reader:
             thread.start()
         except RuntimeError as error:
             self.thread = None
+            # The limit of the system for threads is a fault of the environment: the spawn fails and
+            # cleans up, and the node goes on.
             raise SpawnError(
                 f"the system has no thread for {meta.callbacks.behaviour}: {error}"
             ) from error
@@ -169,6 +171,8 @@ class Reader:
             return
         if meta.ending.reason is None:
             self.gone.set()
+            # The task runs the termination from now on, and the steps that cancel a reader must not
+            # cancel it.
             task, self.task = self.task, None
             await meta.ending.run_in(task, Normal())
 
@@ -184,6 +188,8 @@ class Reader:
         if meta.ending.reason is not None:
             # The reader was asked to end, so its exception is no failure.
             if isinstance(result, outcome.Error) and not is_cut_off(result.error):
+                # KeyboardInterrupt and SystemExit are meant for the program, also if they come
+                # late.
                 meta.pass_on(result.error)
         elif isinstance(result, outcome.Error):
             meta.finish(meta.failed("start", result.error))
@@ -201,6 +207,8 @@ class Reader:
         run a moment before the reader blocked.
         """
         meta = self.meta
+        # Before the outbox releases the reader: a reader that goes on looks at this mark, and
+        # returns.
         meta.resources.begin_stop()
         meta.outbox.release()
         if self.gone.is_set():
@@ -242,6 +250,8 @@ class Reader:
             )
             return
         if self._host is not None:  # pragma: no branch - a task that has not begun is cut off later
+            # The task that serves `trio.from_thread` for this thread: it may wait in a function
+            # that the thread has sent.
             await self._host.cut_off()
         meta.ending.note_abandoned(is_thread=thread is not None)
         name, stack = ("task", "") if thread is None else (thread.name, thread.stack())

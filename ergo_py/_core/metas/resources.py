@@ -24,6 +24,8 @@ from .wakeable_file import can_block, make_wakeable
 
 __all__ = ["Doorbell", "Resources"]
 
+# Not measured: a killed program is gone in milliseconds, unless the kernel holds it, and the loop
+# stands still as long as this waits.
 _REAP: Final = 0.5
 """Seconds to wait for the exit of a killed program."""
 
@@ -37,6 +39,7 @@ class Doorbell:
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
+        # The loop rings: it must not wait for a pipe that is full of rings.
         os.set_blocking(self._write, False)
 
     def fileno(self) -> int:
@@ -86,6 +89,8 @@ class Resources:
         """
         if unblock is None:
             self._prepare(resource)
+        # Before the look at `stopping`, which the loop sets before it goes through the list: so
+        # either of the two wakes the resource.
         self._known.append((resource, unblock))
         if self.stopping:
             # The reader opened it while the meta-process was stopping. Wake it now, since
@@ -170,6 +175,7 @@ class Resources:
 
     def _close_all(self) -> None:
         known, self._known = self._known, []
+        # The last opened first: a file that wraps another is closed before the other.
         for resource, _ in reversed(known):
             try:
                 if isinstance(resource, subprocess.Popen):

@@ -79,6 +79,8 @@ def watched_class(
         writer = side()
         if (
             writer is not None
+            # setdefault() is a single step for threads: of two halves that write at once, a single
+            # half is noted as the first.
             and writers.setdefault(name, writer) != writer
             and name not in reported
         ):

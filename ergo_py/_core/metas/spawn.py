@@ -62,6 +62,7 @@ class Birth:
                 await meta.handler.callback("init", Flag())
             # The init was too late and has failed, even if it swallowed the cancellation.
             was_cut, self._scope = self._scope.cancel_called, None
+        # Before the timeout: a stop cancels the same scope, and its reason is the cause.
         if meta.ending.reason is not None:
             raise _stopped(meta)
         if was_cut:
@@ -100,6 +101,8 @@ async def spawn_meta(
     except BaseException as error:
         reason = _abort(meta, error)
         if meta.owned and not is_a(error, GeneratorExit):
+            # The spawn may be cancelled: the children of a failed init must have ended before its
+            # error is raised.
             with trio.CancelScope(shield=True):
                 await stop_all(meta.owned, reason)
         _raise_failure(meta, error, reason)
@@ -154,6 +157,8 @@ def _make(owner: Process | Meta, behaviour: Any, options: MetaOptions, birth: Bi
     if has_thread:
         # Before init runs, so that concurrent spawns do not all take the last place.
         kernel.thread_fairness.take_place()
+    # Before init: messages that come during init wait in the mailbox, and are served when it has
+    # succeeded.
     kernel.router.registry.aliases[meta.id] = meta
     owner.own(meta.id, meta)
     return meta
@@ -207,6 +212,7 @@ def spawn_meta_beside(
         try:
             made = await spawn_meta(await find_owner(), behaviour, options, detached, reads=True)
         except BaseException as error:
+            # Also if the task is cut off: the server that waits for the start has to hear of it.
             on_start(error)
             if is_cut_off(error):
                 raise

@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Ending", "Phase"]
 
+# Not measured: enough for the cleanup of a callback that is cancelled on a busy machine. Each step
+# of an end may add it once.
 _GRACE: Final = 0.5
 """Seconds that a cancelled task has to end."""
 _POLL: Final = 0.02
 """Seconds between two checks whether ``terminate`` has begun."""
 _HURRIED_STEP: Final = 0.05
 """Seconds that each step of a termination may still take after a second kill."""
+# Not measured: longer than the graces of handler, last messages and `terminate` together.
 _OVERDUE: Final = 2.0
 """Seconds that the kernel still waits for an overdue termination before it abandons the
 meta-process.
@@ -233,6 +236,7 @@ class Ending:
         """
         meta = self.meta
         self.kills += 1
+        # Before the cancellation, which the handler would otherwise take for a failure of its own.
         self.begin(Killed())
         meta.handler.cancel()
         if (self.kills > 1 or self.draining) and self.step_limit is not None:
@@ -240,6 +244,7 @@ class Ending:
         self.stop_draining()
         for child in list(meta.owned.values()):
             if not child.options.linger:
+                # A kill does not wait until the termination comes to the children.
                 child.kill()
 
     async def shut(self, reason: Reason) -> None:
@@ -248,6 +253,8 @@ class Ending:
         """
         self.excuse()
         self.begin(reason)
+        # A spawn that is cut short cleans up in the task of the spawner, which may be stuck in
+        # `init`.
         if self.phase is _ABORTED:
             await wait_within(self.meta.options.stop_timeout, self.gone.wait)
             await self.abandon()
@@ -368,6 +375,7 @@ class Ending:
         """Deliver the reader's remaining messages. Full receivers get a last chance."""
         outbox = self.meta.outbox
         outbox.rush()
+        # Not after a kill: its owner waits for the end, and not for slow receivers.
         if len(outbox) and not self.kills:
             await self.wait_for_grace(outbox.wait_until_empty)
         outbox.force()
@@ -438,6 +446,7 @@ class Ending:
             meta.handler.enter(_TERMINATED)
         if meta.deferred or len(meta.mailbox) or meta.handler.has_calls_in_progress():
             at_once(self._answer())
+        # A copy: abandon() takes the request out of the table.
         for request in tuple((meta.requests or {}).values()):
             request.abandon()
         for timer in tuple(meta.timers or ()):
@@ -451,6 +460,8 @@ class Ending:
         meta.leave_table()
         owner = meta.owner
         owner.disown(meta.id)
+        # Asked before the watchers are told, which closes the link of a linked owner: an owner that
+        # traps exits would get a second exit.
         takes_owner_along = (
             has_started and owner.reason is None and is_failure(reason) and self._is_needed()
         )
@@ -459,6 +470,7 @@ class Ending:
             self._tell_observer_and_process(reason)
         if takes_owner_along:
             owner.ask_to_exit(meta.id, reason)
+        # Last: a task that waits for the end finds everything released and told.
         self.gone.set()
 
     def _tell_observer_and_process(self, reason: Reason) -> None:

@@ -124,6 +124,8 @@ class _Wakeable(io.RawIOBase):
     def write(self, data: "ReadableBuffer", /) -> int:
         if not self._wait(select.POLLOUT):
             raise BrokenPipeError("the meta-process is stopping")
+        # A larger write may block although the descriptor polls as writable, and the bell would not
+        # wake it.
         return os.write(self.fileno(), memoryview(data).cast("B")[:_CHUNK])
 
     def close(self) -> None:
