@@ -22,6 +22,8 @@ from .parking import NEVER
 __all__ = ["Abandonable", "abort_sleep", "frames_of", "is_end_of_nursery"]
 
 
+# Never reached in a test: each round closes all tasks that it finds, so a task would have to open a
+# nursery in each of forty cleanups.
 _ROUNDS: Final = 40
 """How often `cut_off` tries again, for a task that opens more nurseries in its cleanup."""
 
@@ -80,6 +82,8 @@ class Abandonable:
         continues afterwards.
         """
         self._is_body = False
+        # The relay enters it for each step: trio itself runs the steps of a task in the context of
+        # the task.
         self._context = context
         return self.run(coroutine)
 
@@ -95,6 +99,8 @@ class Abandonable:
         self._trap = _trap_of(task.coro) or _Sleep(task._abort_func)
         self._scopes = CancelScopes.all_of(task)
         passing: Any = self._be_body(task, task.coro)
+        # The relay stands where the task sleeps: its first trap is the trap of the task, and trio
+        # sees no difference.
         passing.send(None)
         task.coro = passing
         if task._next_send_fn is not None:
@@ -236,11 +242,15 @@ class Abandonable:
                     relays[member].abandon()
                 if await self._has_ended():
                     return True
+                # Children before parents: the wait of a parent at the end of its nursery ends with
+                # its last child.
                 for member in reversed(self.family(task)):
                     if member in relays:
                         relays[member].abort(member)
                 if await self._has_ended():
                     return True
+                # Only after several rounds: a task that is closed ends in trio's way, and a task
+                # that is removed is lost with all that it holds.
                 if round_ >= _STEPS and self._detach_all(task, relays):
                     break
             await self._has_ended()

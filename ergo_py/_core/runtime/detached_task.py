@@ -50,6 +50,8 @@ class DetachedTask:
         """Run ``body`` in the new task, with a copy of ``context``. It must raise no exception but
         a cancellation.
         """
+        # A copy, so that variables which the task sets stay in it: the reader of a meta-process
+        # begins with those of its handler, and both go on.
         begin = Context() if context is None else context.copy()
         begin.run(lambda: kernel.start(self._run, body, name=name))
 
@@ -80,6 +82,7 @@ class DetachedTask:
 
     def _be_gone(self) -> None:
         if not self.gone.is_set():
+            # Before the event: a task that it wakes finds no task that it could cancel.
             self.task = None
             self.gone.set()
             if self._ended is not None:

@@ -154,6 +154,8 @@ class Job:
         self.ident = get_ident()
         result = outcome.capture(self.function)
         self.ident = 0
+        # Before the notice: the loop may look at the outcome before that job of the bridge runs, to
+        # tell whether the thread is free.
         self.outcome = result
         try:
             bridge.post(self._finished)
@@ -372,6 +374,8 @@ class ThreadGroup:
         parent = _here.parent
         assert parent is not None
         while (job := lender.next_job()) is not None:
+            # A job may have been lent on to another callback of the thread meanwhile: it runs
+            # there.
             if job.lender is lender:
                 self._run(job, parent, waiting)
             del job
@@ -442,6 +446,8 @@ class ThreadGroup:
         parent.serve(job.host)
         job.run(self._bridge)
         _here.begin(waiting)
+        # The job below goes on in this thread: the holder of the thread is its process again, also
+        # for the text of a deadlock.
         self._at_work[thread] = waiting
         parent.serve(None if waiting is None else waiting.host)
 
@@ -496,6 +502,8 @@ class LoopPin:
         if cpu not in (allowed := allowed_cpus()):
             listed = ", ".join(map(str, sorted(allowed)))
             raise BadInputError("cpu", cpu, f"one of the CPUs that this program may use: {listed}")
+        # LoopPin reads the CPUs before the pin: they are given back at the end, and lent to threads
+        # that start.
         pin = _pins.get(get_ident()) or LoopPin(cpu)
         if pin.cpu != cpu:
             raise BadInputError("cpu", cpu, f"{pin.cpu}, the CPU of another node of this loop")

@@ -208,6 +208,8 @@ class Handoff(TrioTurns):
 
     @enable_ki_protection
     def begin(self, root: Task, wakes_many: bool = False) -> bool:
+        # Not beside other tasks: there a step costs no more in its own turn, and a receiver takes
+        # the messages of all of them in a single step.
         if self._root is not None or self._steps or (self._queue.size > 1 and not wakes_many):
             return False
         self._root = root
@@ -233,6 +235,7 @@ class Handoff(TrioTurns):
                     self._leave(woken.task)
                     continue
                 self._run(woken.task)
+                # The clock after each step: a step runs callbacks of the user, of any length.
                 left = left - 1 if sources.slice_clock() < end else 0
         finally:
             if ready or self._deferred:
@@ -319,6 +322,8 @@ class Handoff(TrioTurns):
         """Let a task end whose last step has returned a value or raised an error."""
         runner, nursery, status = self._runner, task._parent_nursery, task._cancel_status
         if (
+            # Any of these has to do with a nursery, a lock, an instrument or the main task: trio's
+            # own function knows all of them.
             error is not None
             or value is not None
             or task is runner.main_task

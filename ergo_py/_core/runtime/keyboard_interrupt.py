@@ -39,6 +39,7 @@ class _Handler:
         if not self.users:
             # User code has reinstalled this handler after the last node was down.
             signal.default_int_handler(number, frame)
+        # Not the node's clock: a signal comes from a person, also under virtual time.
         now = monotonic()
         if self._asked is not None and now - self._asked < REPEAT:
             return
@@ -95,6 +96,8 @@ class Interrupts:
         if handler is None:
             return
         handler.users -= 1
+        # A library may have set a handler of its own since: that stays, and calls this handler or
+        # not.
         is_there: bool = signal.getsignal(signal.SIGINT) is handler
         if is_there and not handler.users:
             signal.signal(signal.SIGINT, handler.before)

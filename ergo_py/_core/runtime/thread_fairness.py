@@ -57,6 +57,8 @@ class ThreadFairness(Instrument):
         """Count a thread. The first thread turns the watch on."""
         self._threads += 1
         if self._threads == 1 and not self._stopped:
+            # From now: the instrument begins in the middle of a pass, and must not take the time
+            # before for work.
             self._waited_from = self._rested = perf_counter()
             trio.lowlevel.add_instrument(self)
 

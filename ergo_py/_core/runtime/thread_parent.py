@@ -154,6 +154,8 @@ class HostTask:
         """Cancel the coroutine that the thread waits for, and have ``check_cancelled`` raise from
         now on.
         """
+        # Before the task is cancelled: the thread may ask for its next coroutine at once, and that
+        # is cancelled by `_begin`.
         self.raise_cancel = self._kernel.raise_cancel
         if self._task is not None:
             self._task.cancel()
@@ -186,6 +188,7 @@ class HostTask:
             task.start(self._kernel, settle, self._name)
         except RuntimeError:  # the nursery is closed
             ended()
+        # Cancelled between the post and this step: cancel() found no task.
         if self.raise_cancel is not None:
             task.cancel()
 

