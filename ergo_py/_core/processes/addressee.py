@@ -135,6 +135,7 @@ class Addressee:
         """
         former = self.mailbox
         self.begin_mailbox(mailbox)
+        # Before the envelopes move, so that no direct append comes between them.
         self.takes_direct = self.takes_bounded = self.inline = False
         for lane, envelope in former.leave():
             mailbox.push(lane, envelope)

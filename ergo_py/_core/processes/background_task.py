@@ -167,6 +167,8 @@ class BackgroundTasks:
         if reason is None:
             return
         process.refuse()
+        # Before end(), which wakes the process: a process that sleeps in its mailbox has no
+        # callback to cancel.
         is_asleep = process.task.custom_sleep_data is PARKED
         process.end(FAILED, reason)
         if not is_asleep:
@@ -176,6 +178,8 @@ class BackgroundTasks:
         """Cancel the tasks, wait for them, and cut off those that ignore it. Returns False if there
         were any of those.
         """
+        # A copy, and the tasks of now: a task that another starts in its cleanup is cut off by the
+        # caller.
         ending = list(self._running)
         for task in ending:
             task.cancel()

@@ -69,6 +69,8 @@ async def _handle_exit(
     process: "Process", source: Any, relation: Any, reason: Reason
 ) -> Reason | None:
     if relation is not None:
+        # The relation was removed while its signal waited in the mailbox: after `unlink`, nothing
+        # of it is delivered.
         if not process.kernel.relations.deliver(relation):
             return None
         if isinstance(reason, Normal) and not process.trap_exit:
@@ -99,6 +101,8 @@ async def _handle_child_exit(
 async def _handle_end_notice(
     process: "Process", _sender: object, _ref: object, signal: Envelope
 ) -> Reason | None:
+    # The notice has left the main lane: a lane without notices may be left to a successor as a
+    # whole.
     process.mailbox.count_end_notice()
     # A crash of the callback is reported with the callback's own name.
     process.turn.handle_again(signal)
@@ -212,6 +216,7 @@ async def callback(process: "Process", name: str, *args: object, **keywords: obj
     unmatched = process.judge() if name == "handle_message" else None
     if unmatched is not None and id(type(args[0])) not in unmatched.seen:
         unmatched.look(args[0])
+    # By name and at each call: the behaviour may be wrapped by a watch or a dispatcher meanwhile.
     result = getattr(process.behaviour, name)(*args, **keywords)
     if name in process.callbacks.asynchronous:
         return await result

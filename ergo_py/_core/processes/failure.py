@@ -27,6 +27,7 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     # Inlined _resumes(), for most failures.
     is_plain = is_a(error, Exception) and (slot is None or slot.rules.decide is None)
     resumes = not is_plain and _resumes(process, error)
+    # Only for exceptions that may have a hint: each restart would pay for the search.
     if is_a(error, MAY_NEED_HINT):
         explain(error, process.behaviour)
     reason = Crashed(error)
@@ -114,6 +115,8 @@ def _decide(process: "Process", slot: ChildSlot, error: Exception) -> Decision:
         process.log.error(
             "decide failed, so the process ends", exception=Crashed(problem).traceback
         )
+        # A rule that fails must not keep a process alive that may be broken: it ends, and its
+        # supervisor decides.
         return Decision.RESTART
     if decision is Decision.RESUME:
         slot.count_resumed()

@@ -51,12 +51,14 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
     except BaseException as error:
         note_error(process, caller, error)
     else:
+        # handle_call may have replied already, by `reply`: its return value is late then.
         if reply is NO_REPLY or caller.settled:
             note_late_reply(process, caller, reply)
         else:
             # The caller is not asleep yet, and needs no wake-up.
             caller.settled = True  # hot path: Caller.settle
             caller.value = reply  # hot path: Caller.settle
+    # A comparison instead of a snapshot: each inline call would pay for the object.
     if task._cancel_status is not status:
         left = open_scopes(process, task, status)
     turn.running_time += perf_counter() - begun  # hot path: Turn.end

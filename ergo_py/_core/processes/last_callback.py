@@ -23,6 +23,8 @@ _TURN: Final = 1.0
 """Length in seconds of a turn of a last callback. After each turn the countdown checks whether the
 loop stood still.
 """
+# Not measured: enough for the cleanup of a callback that is cancelled on a busy machine, and added
+# once for each level of a tree that has to be abandoned.
 GRACE: Final = 0.5
 """Seconds that a killed process has to end, beyond its own time limits."""
 

@@ -76,6 +76,8 @@ class Lifecycle(Addressee):
         history = self.history
         history += (state, perf_counter())
         if len(history) > HISTORY:
+            # Half at once: to remove the oldest entry with each change would move the list each
+            # time.
             del history[: HISTORY // 2]
 
     def own_turn(self) -> Turn:
@@ -210,6 +212,7 @@ class Lifecycle(Addressee):
         the other.
         """
         self.own_turn().begin_wait_beside(awaited)
+        # A wait of the callback itself comes first; this wait is shown when that is over.
         if self.own_wait() is None:
             self.waiting = cast("Process", awaited)
 

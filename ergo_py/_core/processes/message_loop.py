@@ -316,6 +316,7 @@ async def serve(process: "Process") -> Reason | None:
                 # Go to sleep. There is no await between the check of the lanes and park(),
                 # which marks the task as asleep: no wake-up is lost.
                 if task._cancel_status is not status:  # a nursery has a cancel scope, too
+                    # Else the processes that this root has woken would get no step.
                     turns.end(task)
                     return account_for_open(process, task.child_nurseries)
                 # Drop the last message, which may be large: these variables would keep it alive
@@ -374,12 +375,16 @@ async def serve(process: "Process") -> Reason | None:
                 if (result := process.behaviour.handle_event(payload)) is not None:
                     check_plain(process, "handle_event", result)
             else:
+                # The handler may wait, and a root must not: trio runs the steps of the processes
+                # that it has woken.
                 if is_root:
                     is_root = turns.end(task)
                 is_end = kind in ENDS
                 reason = payload if is_end else await HANDLERS[kind](process, sender, ref, payload)
                 if reason is not None:
                     return reason
+            # Counted from the end of the burst, so that the last message of it is looked at, too.
+            # Counted from its beginning, a burst of 12 took 16 messages.
             if (last - handled) & mask:
                 continue
             # Fairness: read the clock every few messages, or after each message if messages turn

@@ -27,6 +27,8 @@ __all__ = ["MANY", "Owner", "kill_all", "kill_rest", "stop_all"]
 
 S = TypeVar("S", bound=Stoppable)
 
+# Not measured: at a microsecond for each, a quarter of a millisecond. Most processes own and leave
+# far less, and end in a single step.
 MANY: Final = 256
 """More objects than this are released, killed or notified in time slices."""
 
@@ -150,6 +152,8 @@ async def stop_all(owned: dict[object, S], reason: Reason) -> None:
         await _stop_together(sessions, reason)
     while owned:
         key, last = owned.popitem()
+        # Back in the table until it has ended: if the owner is killed during this wait, all that is
+        # left in the table is killed.
         owned[key] = last
         await last.shut(reason)
         owned.pop(key, None)
@@ -162,6 +166,7 @@ async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
     owner = sessions[0].parent
     assert owner is not None
     over = owner.to_end().begin_sessions()
+    # Room for all sessions: send_nowait() never finds the channel full.
     put, ended = trio.open_memory_channel[None](len(sessions))
 
     async def stop(session: "Process") -> None:
@@ -178,10 +183,14 @@ async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
                         under_way -= 1
                     if scope.cancelled_caught:
                         most *= 2
+                # Just before its stop, not for all at once: a session that waits for an answer may
+                # still get it while others end.
                 session.leave_wait(Shutdown())
                 nursery.start_soon(stop, session)
                 under_way += 1
     finally:
+        # Also if the owner is killed meanwhile: the task that stops it waits for this event without
+        # a limit.
         over.set()
 
 

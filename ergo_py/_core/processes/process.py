@@ -255,6 +255,8 @@ class Process(Owner):
     def send_with(self, priority: Priority) -> None:
         """Send messages with this priority, unless a message has its own."""
         self.priority = priority
+        # The fast way of `send` trusts the last receiver without a look at the priority: the next
+        # message must take the general way.
         self.remember_receiver(NO_RECEIVER)
 
     def trap_exits(self, traps: bool) -> None:
@@ -419,6 +421,8 @@ class Process(Owner):
         if self.postponed is None:
             self.postponed = deque()
         if isinstance(envelope[2], Caller):
+            # A callback has seen the request: if the process ends now, its caller must not learn
+            # that it was never begun.
             envelope[2].note_begun()
         self.postponed.append(envelope)
         self.turn.postpone()
@@ -538,6 +542,8 @@ class Process(Owner):
 
     def end(self, kind: int, reason: Reason) -> None:
         """End the process after the callback in progress, before it serves queued messages."""
+        # In front of all signals: the process ends before it serves an exit or an inspection that
+        # came first.
         self.mailbox.push_first((kind, self.id, None, reason))
         self.wake()
 
@@ -627,6 +633,8 @@ class Process(Owner):
         task, has_callback = self.task, "terminate" in self.callbacks.defined
         assert isinstance(task, Task)
         try:
+            # With a callback in the context of the process: `terminate` shares the context
+            # variables of all its callbacks, and the task of the owner has others.
             if not (
                 task.context.run(self.end_at_once, reason)
                 if has_callback

@@ -98,6 +98,7 @@ async def spawn_process(
     finally:
         if waiting is not None:
             waiting.waiting = None  # hot path: Lifecycle.waiting
+    # Before its task begins, which may end the process at once: the start is told before the end.
     kernel.note_start(process, parent, slot, links=options.link)
     start = kernel.router.turns.start if on_loop else kernel.router.turns.start_soon
     start(process, run if on_loop else run_guarded, kernel.nursery, context, callbacks.behaviour)
@@ -175,6 +176,8 @@ def spawn_at_once(
         leave=leave,
     )
     try:
+        # A coroutine that waits for nothing ends at its first step. The event loop is not asked, so
+        # this works where no await is possible.
         starting.send(None)
     except StopIteration as started:
         return started.value  # type: ignore[no-any-return]

@@ -88,6 +88,8 @@ class Ending:
                     # Killed while it waited for its children. They end with it, and faster.
                     with trio.CancelScope(shield=True):
                         await kill_rest(process.owned)
+            # After the children and the tasks have ended: `terminate` runs alone, and may close
+            # connections and files that they have used.
             if "terminate" in process.callbacks.defined and not self.abandoned:
                 await self._call_last("terminate", reason)
             # Mostly there is little to release, and termination pays only for these checks.
@@ -96,6 +98,8 @@ class Ending:
             if is_busy or owns or process.kernel.relations:
                 await _clear(process, reason)
         except BaseException:
+            # Cancelled or abandoned in the middle: the rest is done without a pause, since no task
+            # may wait here any more.
             release_at_once(process)
             raise
         rest = release(process)
@@ -393,6 +397,8 @@ def release(process: "Process") -> Iterator[None] | None:
     if process.state is TERMINATED:
         return None
     is_unrelated = not (kernel.relations.by_watcher or kernel.relations.by_target)
+    # Before close_task(), which replaces the task. The end of a process that has never started is
+    # not told.
     lived = process.behaviour is not None and process.task is process.callback_task
     # Before the lanes are emptied, so that no message of a late thread is missed.
     process.close_task()
@@ -414,6 +420,8 @@ def release(process: "Process") -> Iterator[None] | None:
     if not is_unrelated:
         at_once(kernel.links.forget_watcher(process.id))
     lifetimes, turn, behaviour = kernel.lifetimes, process.turn, process.callbacks.behaviour
+    # In a single step with the removal from the table: a reader in another thread counts the sums
+    # of the process once, and never twice or not at all.
     lifetimes.past.take(
         router.processes, process.id, behaviour, turn.handled, process.sent, turn.running_time
     )
@@ -427,6 +435,7 @@ def release(process: "Process") -> Iterator[None] | None:
     forced = process.ending is not None and process.ending.forced
     if kernel.stopping and (forced or lived) and not process.abandoned:
         (lifetimes.killed if forced else lifetimes.stopped).append(process.as_ended())
+    # Before the watchers are told: a watcher that looks at the process finds it terminated.
     process.become_terminated()
     # Notify the watchers last.
     for group in groups:

@@ -132,6 +132,7 @@ class DispatchedProcess(Process):
     def waiting(self, value: object) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._waiting = value
         if value is not None and self._hop is not None and self.thread_group is not None:
+            # It may now wait for a process whose callback is queued for this same thread.
             self.thread_group.lend()
 
     def borrows_thread(self) -> bool:
@@ -233,6 +234,8 @@ class DispatchedProcess(Process):
             hop = self._hop = _Hop(self, name, partial(context.run, function, *args))
         self.hurries = False
         thread_group = self.thread_group
+        # After `_hop` is set: the thread may be done, and wait_for() look for the hop, before this
+        # task goes on.
         thread_group.put(hop.job)
         try:
             while hop.job.outcome is None:
@@ -320,6 +323,7 @@ class DispatchedProcess(Process):
                 following = main.popleft()
             except IndexError:  # nothing waits
                 return
+            # Calls and events have callbacks of their own, and the task has to serve them.
             if following[0] != MESSAGE:
                 main.appendleft(following)
                 return
@@ -419,6 +423,8 @@ class _Hop:
     def take(self, verb: _AsyncVerb) -> None:
         """Have the task await a coroutine for the callback."""
         if self._is_left:
+            # The callback was abandoned: its thread must not wait for a coroutine that nothing
+            # awaits.
             verb.refuse(self._process)
         else:
             self.verb = verb

@@ -39,6 +39,7 @@ __all__ = [
     "sweep",
 ]
 
+# Not measured: a quarter of a millisecond at a microsecond for each message.
 _CHUNK: Final = 256
 """How many messages are processed between two looks at the clock."""
 
@@ -121,6 +122,8 @@ def skip_given_up(lane: deque[Envelope]) -> None:
     """Drop calls whose callers have stopped waiting, from the first envelopes of a lane that a
     successor inherits.
     """
+    # Only the first: a lane of millions is inherited in a single step, and a settled call further
+    # behind is served, and its answer counted as late.
     first = [lane.popleft() for _ in range(min(_CHUNK, len(lane)))]
     lane.extendleft(
         envelope
