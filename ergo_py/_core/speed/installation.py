@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 _loop: Final[Any] = trio._core._run
+# Raised with each change of the slots that C reads or of the functions that it replaces: an
+# editable install may still have the build of an earlier checkout, which knows other offsets.
 _INTERFACE: Final = 19
 """The version of the extension that this module can install. An older build is not used."""
 
@@ -72,6 +74,8 @@ def install() -> str:
     if _speed.INTERFACE != _INTERFACE:
         return f"it was built for interface {_speed.INTERFACE}, and this is interface {_INTERFACE}"
     try:
+        # Before any class is changed: bind() looks up all slots first and sets none if a single
+        # slot is missing, so the package never runs with a part of the extension.
         _speed.bind(_known_to_c())
     except TypeError as error:
         return f"a class is not as the extension knows it: {error}"
@@ -79,6 +83,8 @@ def install() -> str:
     Timers.heap_type = _speed.TimerHeap
     Turn.begin_batch = _speed.batch
     Calls.short_cut = _speed.short_cut
+    # An inline call in C has no frame of `answer_now`: the watchdog finds the process in the
+    # attribute `serving` of the calls, by the frame of `Calls.call`.
     runs_callbacks(Calls.call, "serving")
     Behaviour.call = _speed.method(Behaviour, "Behaviour.call")  # type: ignore[method-assign]
     Behaviour.send = _speed.method(Behaviour, "Behaviour.send")  # type: ignore[method-assign]
@@ -98,9 +104,13 @@ def _known_to_c() -> dict[str, Any]:
     """The classes, functions and constants that the extension looks up, by name."""
     return {
         **_classes_known_to_c(),
+        # The Python functions are read here, before install() replaces them: C calls them for all
+        # that it does not handle itself.
         "Behaviour.call": Behaviour.call,
         "Behaviour.send": Behaviour.send,
         "Calls.call": Calls.call,
+        # None with a trio without the class: bind() raises for it, and the package runs in pure
+        # Python.
         "CancelStatus": getattr(_loop, "CancelStatus", None),
         "Clock.arm_timer": Clock.arm_timer,
         "Handoff.end_asleep": Handoff.end_asleep,
@@ -176,6 +186,8 @@ def _has_gil() -> bool:
     return is_enabled()
 
 
+# When this module is imported, before a node makes its first object: mailboxes, calls and timers
+# read in their constructors which twin they use.
 why_not_fast: Final = install()
 """Why the extension is not installed; empty if it is."""
 is_fast: Final = not why_not_fast

@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#define SMALL_READ (4 * 1024) /* bytes that are read into a buffer first, and then copied */
+/* Bytes that are read into a buffer first, and then copied: a bytes object for the whole read would
+   have to be made smaller after nearly every small read. Not measured. */
+#define SMALL_READ (4 * 1024)
 
 static PyTypeObject* Socket;           /* socket.socket */
 static PyCFunction socket_send_function; /* of its method send */
