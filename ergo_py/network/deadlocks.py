@@ -114,6 +114,7 @@ class Deadlocks:
 
     def _leaves(self, waits_for: Any) -> bool:
         """Whether a call leads to another node. A probe that says so of another call is forged."""
+        # Bounded: a ring of waits on this node alone never leaves it.
         for _ in range(_LONGEST):
             is_call = isinstance(waits_for, Caller)
             callee: Any = present(waits_for.callee) if is_call else waits_for

@@ -195,6 +195,8 @@ class Network:
 
     def _fresh_number(self, node: str) -> int:
         """A number for a new session with a node."""
+        # Drawn, not counted: a program that starts again must not use a number of its earlier
+        # start, whose frames may still be under way. 0 stands for no number.
         return self.kernel.chance(f"sessions with {node}").bits(63) or 1
 
     def _forget_idle(self) -> None:
@@ -310,6 +312,8 @@ class Network:
         with trio.move_on_after(inf if timeout is None else timeout):
             while True:
                 try:
+                    # Without a time limit of its own: an attempt ends with the patience of the
+                    # session, and the limit of the caller is around all attempts.
                     await self.peer(node).ask("ping", Ping(), None, None)
                 except TargetDownError as error:
                     failure = error
@@ -354,6 +358,7 @@ class Network:
         except NOT_A_FRAME as error:
             why = f"not a frame of this protocol: {error}"
             if connection is not None:
+                # Sent again, the frame would be as unreadable: the session could not go on.
                 connection.session.close(why, False)
             self.log_once(f"a frame of node {sender} is unreadable", why)
             return

@@ -162,6 +162,7 @@ class Resources:
         self.begin_stop()
         if self._bell is not None:
             self._bell.ring()
+        # A copy: the reader, in its thread, may register another resource meanwhile.
         for resource, unblock in list(self._known):
             self._wake(resource, unblock)
 

@@ -180,6 +180,7 @@ class Ending:
         is_over = True
         try:
             meta.handler.enter(_TERMINATED)
+            # Before `terminate`: a report of a blocked loop tells the callback by the phase.
             self.phase = _TERMINATING
             is_over = "terminate" not in meta.callbacks.defined or self._terminates_inline()
             if not is_over:
@@ -337,6 +338,7 @@ class Ending:
         """
         meta = self.meta
         meta.resources.begin_stop()
+        # The handler may have retired after idling: nothing else would start it.
         if len(meta.mailbox):
             meta.wake()
         handler = meta.handler.task

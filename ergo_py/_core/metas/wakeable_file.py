@@ -115,6 +115,8 @@ class _Wakeable(io.RawIOBase):
             room[:count] = self._read[:count]
             self._read = self._read[count:]
             return count
+        # 0 bytes are the end of the file for the buffer above: a loop over the lines ends as if the
+        # writer had left.
         if not self._wait(select.POLLIN):
             return 0
         data = os.read(self.fileno(), len(room))

@@ -272,6 +272,7 @@ def _levels(
     """
     levels = []
     level: list[Stoppable] = list(owned.values())
+    # Level by level, without recursion: a chain of processes may be deeper than the stack.
     while level:
         if killing is not None:
             level = [child for child in level if not _is_killed_beside(child.killer, killing)]

@@ -416,6 +416,8 @@ class Process(Owner):
         limit = self.mailbox.limit
         if limit and len(self.postponed or ()) >= limit:
             self.mailbox.count_dropped()
+            # On the loop: the callback may run in a thread, and dead letters are counted on the
+            # loop only.
             self.router.bridge.run(self.router.discard, envelope, self.id, Why.FULL, self)
             return
         if self.postponed is None:

@@ -61,6 +61,8 @@ def adopt(changed: Context, before: Context) -> None:
     since: all callbacks of a process share its context, in any thread.
     """
     for variable, value in changed.items():
+        # By identity: a value of the user may have an `__eq__` of its own, and an equal value is
+        # another object.
         if before.get(variable, _NOTHING) is not value:
             variable.set(value)
 

@@ -288,6 +288,8 @@ class Memory:
 
     def carry(self, sender: str, to: str, frame: bytes) -> None:
         """Carry a frame from a node to another."""
+        # Before the other faults: a frame that is held meets the faults of the moment in which it
+        # goes on.
         if sender in self._frozen or to in self._frozen:
             self._held.append((sender, to, frame))
             return
@@ -302,6 +304,8 @@ class Memory:
 
     def _carry_disturbed(self, sender: str, to: str, frame: bytes) -> None:
         active = [each for each in self._disturbances if each.concerns(sender, to)]
+        # All of them draw, also if the first loses the frame: the sequence of each must not depend
+        # on the others.
         fates = [each.draw() for each in active]
         if any(fate.is_lost for fate in fates):
             return

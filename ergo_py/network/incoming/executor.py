@@ -164,6 +164,7 @@ class Executor:
         self._answers.permit(permits)
         # Permits rarely change. So an operation that is permitted costs no test.
         may = permits.__contains__
+        # In place: the connection looks into the same table.
         self.handlers |= {
             Send: self._send if may("send") else self._refuse_message,
             Call: self._call if may("call") else self._refuse_call,

@@ -96,6 +96,8 @@ class WatchedTargets:
         """
         event = self._kernel.publisher.events.find(name)
         if event is not None and event.recent:
+            # An event that keeps more than that takes the budget of a whole second: it can be
+            # subscribed to, but not twice in a second.
             if not self._kept.take(min(len(event.recent), _KEPT)):
                 self._refusals.refuse("too many kept publications")
                 here, there = self._peer.router.node, self._peer.node

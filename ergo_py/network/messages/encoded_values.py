@@ -153,6 +153,7 @@ def problem_of(data: bytes | memoryview, is_counted: bool, begin: int = 0) -> st
     """Why the encoded values from ``begin`` on must not be decoded; empty if they may be.
     ``is_counted`` if their number is limited.
     """
+    # No copy of bytes, but of a view: neither translate() nor find() works on a view.
     whole = bytes(data)
     are_many = (
         is_counted

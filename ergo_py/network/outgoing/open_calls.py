@@ -79,6 +79,8 @@ class OpenCalls:
             # Forget calls that were settled otherwise.
             for number in [number for number, known in calls.items() if known.settled]:
                 del calls[number]
+            # Twice as many as are left: a sweep looks at all calls, so each call pays for two looks
+            # at most.
             self._sweep_at = min(max(_SWEEP, 2 * len(calls)), limits.calls)
             # Refused calls in a row must not each look at all others.
             self._sweep_again = now + len(calls) * _LOOK
@@ -94,6 +96,7 @@ class OpenCalls:
         """The number of a call to that node, as it knows it."""
         if self._calls.get(caller.number) is caller:
             return caller.number
+        # A forwarded call has another number here if its own was in use.
         return next((number for number, call in self._calls.items() if call is caller), None)
 
     @property

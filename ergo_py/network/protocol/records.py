@@ -116,6 +116,8 @@ class Sending:
         """The operations for a frame, which are sent now; none if the window has no room. Frames of
         short and of long operations take turns.
         """
+        # 0 as long as no frame of the queue has gone since the last long frame: so the queue has
+        # its turn.
         size = self.long.next_size(self._taken) if self._overtakers or not self.queue else 0
         if size:
             # Half of the window is left to short operations, until several frames of them went.
@@ -141,6 +143,8 @@ class Sending:
         self._overtakers = 0
         self.unacknowledged.extend(ops)
         self.queued_bytes -= total
+        # The bytes of the parts as they travel, with their heads: the window of the peer counts
+        # these, and `queued_bytes` the bytes of the operation.
         self.unacknowledged_bytes += sum(map(len, ops))
         self.sent += len(ops)
         return ops

@@ -109,6 +109,8 @@ class _Queue(Mailbox):
     __slots__ = ("_receiver",)
 
     def __init__(self, receiver: ServiceReceiver) -> None:
+        # A bound, WAIT, and no room ever: so calls and confirmed messages come to wait_for_room(),
+        # which passes them on.
         super().__init__(1, Overflow.WAIT)
         self._receiver = receiver
 

@@ -83,6 +83,8 @@ class NameClaim:
             other = json.loads(data)
         except (ValueError, RecursionError):
             return None
+        # Exact types: any client may publish here, and a bool or a float would be compared as a
+        # number.
         if type(other) is not list or [type(value) for value in other] != [int, int, int]:
             return None
         if other < self.rank():
