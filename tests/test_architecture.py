@@ -344,6 +344,56 @@ def test_no_further_annotation_is_any() -> None:
     assert len(found) <= MOST_ANY
 
 
+ROOMS_WITH_REASONS = [
+    *(f"_core/{room}" for room in ("messaging", "metas", "processes", "runtime", "speed")),
+    "network",
+]
+"""Where races, the order of two statements and hostile peers decide how a line is written."""
+LEAST_REASONS = 5
+"""Percent of the lines of each of these rooms that are comments, at least: trio has 15, h11 26."""
+TEXTS = re.compile(r'"{3}.*?"{3}', re.DOTALL)
+COMMENTS = {
+    # A line that begins a section of a class says no why.
+    ".py": re.compile(r"^[ ]*#(?! -).*$", re.MULTILINE),
+    ".c": re.compile(r"^[ ]*/\*(?! -).*?\*/$", re.MULTILINE | re.DOTALL),
+}
+"""Comments that share no line with code."""
+
+
+def comment_lines(source: str, suffix: str) -> int:
+    """The lines of Python (`.py`) or of C (`.c`) that are comments, without the lines of texts."""
+    code = TEXTS.sub("", source) if suffix == ".py" else source
+    return sum(found[0].count("\n") + 1 for found in COMMENTS[suffix].finditer(code))
+
+
+@pytest.mark.parametrize(
+    "source, suffix, count",
+    [
+        ("# A race is avoided here.\n# By the order.\nx = 1  # not alone\n", ".py", 2),
+        ("    # -- the section of a class -----\n", ".py", 0),
+        ('TEXT = """\n# a line of a text\n"""\n    # A reason.\n', ".py", 1),
+        ("/* A race is\n   avoided here. */\nint x; /* not alone */\n", ".c", 2),
+        ("/* ---- a section ---- */\n#define MOST 64\n", ".c", 0),
+    ],
+)
+def test_a_comment_has_its_line_for_itself_and_is_no_section(
+    source: str, suffix: str, count: int
+) -> None:
+    assert comment_lines(source, suffix) == count
+
+
+@pytest.mark.parametrize("room", ROOMS_WITH_REASONS)
+def test_a_twentieth_of_the_lines_are_comments_that_say_why(room: str) -> None:
+    lines = comments = 0
+    for path in (PACKAGE / room).rglob("*.[pch]*"):
+        if path.suffix in (".py", ".c", ".h"):
+            source = path.read_text(encoding="utf-8")
+            lines += sum(1 for line in source.splitlines() if line.strip())
+            comments += comment_lines(source, ".py" if path.suffix == ".py" else ".c")
+
+    assert 100 * comments >= LEAST_REASONS * lines, f"{comments} comments in {lines} lines"
+
+
 TESTS = ROOT / "tests"
 NO_ROOM = {
     "examples": "the programs of examples/",

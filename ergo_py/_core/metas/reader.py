@@ -59,6 +59,7 @@ class Reader:
         if not self.has_thread:
             self.go_on()
             return
+        # The name that ps and top show for the thread, of which they show 15 characters.
         kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
         self._host = HostTask(meta.kernel, f"{meta.callbacks.behaviour}: for its reader")
         self.thread = thread = ReaderThread(f"ergo-{kind}-{meta.id.number}", self._read_in_thread)

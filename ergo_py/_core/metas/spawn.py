@@ -87,6 +87,7 @@ async def spawn_meta(
     Raises:
         SpawnError: the meta-process could not be started; everything is cleaned up.
     """
+    # Known to the meta-process before `init` runs: a stop has to cancel an `init` that waits.
     birth = Birth(task)
     meta = _make(owner, behaviour, options, birth)
     kernel, has_thread = meta.kernel, meta.reader.has_thread

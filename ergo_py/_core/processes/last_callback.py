@@ -66,6 +66,8 @@ class LastCallback:
                     await scopes.close()
                     raise error
             if limit.cancelled_caught:
+                # A single scope for both: if it was cancelled before its deadline, a kill has done
+                # that.
                 was_killed = trio.current_time() < limit.deadline
                 cause = " by a kill" if was_killed else ""
                 process.log.error(f"{name} was cut off{cause}", limit=timeout)

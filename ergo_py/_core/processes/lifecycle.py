@@ -134,6 +134,7 @@ class Lifecycle(Addressee):
         self.task = _GONE
         turn = self.turn
         if (
+            # A process that ends in its sleep, as most do, has ended its turn already.
             turn.handling is not None
             or turn.scope is not None
             or turn.woken
@@ -186,6 +187,8 @@ class Lifecycle(Addressee):
     def begin_wait(self, caller: Caller) -> None:
         """Record that the process waits in a call."""
         self.waiting = caller
+        # A last callback may call, too: the state stays STOPPING, so that a kill cuts the end short
+        # and begins no other.
         if self.state is not STOPPING:
             # Without check_transition(): every state that allows calls allows this transition.
             # Inlined, as in end_wait, which also trims the history: every call pays for both.

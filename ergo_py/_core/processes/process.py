@@ -568,6 +568,8 @@ class Process(Owner):
             # Its ``init`` is still running, in the spawner's task.
             self.reason = Killed()
         self.mailbox.push_first((KILL, self.id, None, Killed()))
+        # Awake, it runs a callback, which the scope cancels. If the callback swallows that, the
+        # envelope in front of all others ends the process afterwards.
         if self.task.custom_sleep_data is PARKED:
             self.wake()
         else:

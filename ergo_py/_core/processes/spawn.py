@@ -98,7 +98,6 @@ async def spawn_process(
     finally:
         if waiting is not None:
             waiting.waiting = None  # hot path: Lifecycle.waiting
-    # Before its task begins, which may end the process at once: the start is told before the end.
     kernel.note_start(process, parent, slot, links=options.link)
     start = kernel.router.turns.start if on_loop else kernel.router.turns.start_soon
     start(process, run if on_loop else run_guarded, kernel.nursery, context, callbacks.behaviour)
@@ -230,6 +229,7 @@ async def _wait_for_init(process: Process, context: Context) -> None:
     patience = Deadline(
         partial(process.kernel.start, partial(_leave_init, process), name="leave an init behind")
     )
+    # Later than the cancellation at `timeout`, so that an `init` that obeys it ends by itself.
     process.kernel.clock.arm_call(patience, timeout + 2 * GRACE)
     try:
         with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:

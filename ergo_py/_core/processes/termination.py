@@ -397,8 +397,6 @@ def release(process: "Process") -> Iterator[None] | None:
     if process.state is TERMINATED:
         return None
     is_unrelated = not (kernel.relations.by_watcher or kernel.relations.by_target)
-    # Before close_task(), which replaces the task. The end of a process that has never started is
-    # not told.
     lived = process.behaviour is not None and process.task is process.callback_task
     # Before the lanes are emptied, so that no message of a late thread is missed.
     process.close_task()
@@ -420,8 +418,7 @@ def release(process: "Process") -> Iterator[None] | None:
     if not is_unrelated:
         at_once(kernel.links.forget_watcher(process.id))
     lifetimes, turn, behaviour = kernel.lifetimes, process.turn, process.callbacks.behaviour
-    # In a single step with the removal from the table: a reader in another thread counts the sums
-    # of the process once, and never twice or not at all.
+    # It leaves the table and adds its sums in a single step: other threads count them once.
     lifetimes.past.take(
         router.processes, process.id, behaviour, turn.handled, process.sent, turn.running_time
     )
@@ -435,7 +432,6 @@ def release(process: "Process") -> Iterator[None] | None:
     forced = process.ending is not None and process.ending.forced
     if kernel.stopping and (forced or lived) and not process.abandoned:
         (lifetimes.killed if forced else lifetimes.stopped).append(process.as_ended())
-    # Before the watchers are told: a watcher that looks at the process finds it terminated.
     process.become_terminated()
     # Notify the watchers last.
     for group in groups:

@@ -105,6 +105,7 @@ def _hand_on(
         slot.keep(lane, envelope)
     elif kind <= EVENT and isinstance(fate, Redirect):
         try:
+            # As forwarded, with its sender or its caller: an answer goes to the process that asked.
             process.kernel.calls.forward(fate.to, payload, caller or sender, Priority.NORMAL)
         except MailboxFullError:
             # The message has become a dead letter. Its sender is not waiting for a result any more.
