@@ -38,6 +38,7 @@ from .traffic.info import NetworkInfo
 
 __all__ = ["Network"]
 
+# The simulation `python -m benchmarks sizing` has as many nodes.
 _NODES: Final = 1000
 """The most other nodes that a node knows at a time."""
 # Not measured. A node that is forgotten loses its figures in `node.network()`, and nothing else:
@@ -52,6 +53,8 @@ _SMALLEST: Final = 32 << 10
 """Bytes that each of `_NODES` nodes may have on the way here."""
 _SERVICE_RECEIVERS: Final = 1024
 """The most services whose end is remembered for other nodes."""
+# Not measured: a node that starts is found within half a second, and a node that does not come
+# costs two attempts a second.
 _FIRST_DELAY: Final = 0.01
 """Seconds after which a node that cannot be reached is tried again. Each further delay is twice as
 long.

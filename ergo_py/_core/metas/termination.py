@@ -38,8 +38,10 @@ __all__ = ["Ending", "Phase"]
 # of an end may add it once.
 _GRACE: Final = 0.5
 """Seconds that a cancelled task has to end."""
+# Not measured: it runs only while `terminate` waits for a worker thread after its whole time limit.
 _POLL: Final = 0.02
 """Seconds between two checks whether ``terminate`` has begun."""
+# Not measured: a second kill is impatient, and a termination has some six steps.
 _HURRIED_STEP: Final = 0.05
 """Seconds that each step of a termination may still take after a second kill."""
 # Not measured: longer than the graces of handler, last messages and `terminate` together.

@@ -45,6 +45,7 @@ _BURST: Final = 64
 number of `metas.handler`.
 """
 _NOTHING: Final = object()
+# Not measured: longer than the grace of a process, since a thread that returns needs the GIL first.
 _GRACE: Final = 1.0
 """Seconds that a callback has to return from its thread after its wait was cancelled."""
 

@@ -18,6 +18,9 @@ __all__ = ["CHUNK", "HEADER", "FrameReader", "PartialFrames", "ProtocolError"]
 
 HEADER: Final = struct.Struct(">I")
 """The length of a frame, in front of it."""
+# Measured on a Unix socket: a MiB takes 0.08 ms in such reads, 0.26 ms in reads of 4 KiB, and 0.57
+# ms in reads of 256 KiB, for each of which Python gets fresh memory from the system: a read of 200
+# bytes then takes 14 µs instead of 1.
 CHUNK: Final = 64 * 1024
 """The most bytes of a read."""
 

@@ -468,6 +468,8 @@ def _unlisted(name: str) -> UnreadableValueError:
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+# Measured: a copy of 64 bytes is decoded in 0.19 µs and a view of them in 0.37 µs, of 1 KiB in 0.34
+# and 0.46 µs; at 8 KiB both take as long.
 _SHORT: Final = 1024
 _REASON: Final = 1 << 20
 """Most bytes of a reason."""

@@ -29,6 +29,7 @@ from .request_queue import RequestQueue
 
 __all__ = ["LOOKS", "Answers"]
 
+# Not measured: each has a task, of some kilobytes.
 _AT_ONCE: Final = 1000
 """Most requests of another node that wait for something here at a time."""
 

@@ -18,6 +18,7 @@ __all__ = ["LARGEST", "TIMEOUT", "Age", "ConflictError", "Entry", "Store", "Stor
 LARGEST: Final = (1 << 63) - 1
 """The largest number of an entry: databases keep it as a signed integer of 64 bits."""
 
+# Not measured: a lease of 30 s, the usual length, leaves time for several attempts to renew it.
 TIMEOUT: Final = 2.0
 """Seconds after which a store that does not answer counts as unreachable."""
 

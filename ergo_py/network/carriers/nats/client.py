@@ -29,6 +29,8 @@ _PING: Final = 1.0
 _FIRST_PAUSE: Final = 0.05
 _PAUSE: Final = 0.5
 """The longest pause between attempts while other nodes still have patience."""
+# Not measured: the other nodes have told this node as lost by now, and a server that is away for
+# hours must not be asked twice a second by all of its nodes.
 _LONG_PAUSE: Final = 5.0
 """The longest pause after that."""
 
