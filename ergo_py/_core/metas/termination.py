@@ -239,7 +239,7 @@ class Ending:
         """
         meta = self.meta
         self.kills += 1
-        # Before the cancellation, which the handler would otherwise take for a failure of its own.
+        # Before the cancellation: without a reason, the next message would start a handler again.
         self.begin(Killed())
         meta.handler.cancel()
         if (self.kills > 1 or self.draining) and self.step_limit is not None:

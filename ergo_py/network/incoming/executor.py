@@ -447,8 +447,8 @@ class Executor:
 
     def forget(self, creation: int) -> None:
         """Forget all calls and watches of the other node: it is lost."""
-        # The tables are emptied first: withdraw() may let other senders in, and no confirmation of
-        # this session may go out in the next.
+        # New tables: a service may still hold such a message and confirm it later, perhaps in the
+        # next session, and confirm() drops a confirmation that the new table does not know.
         calls, self._calls = self._calls, {}
         for caller in calls:
             caller.abandon()

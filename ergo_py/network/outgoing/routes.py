@@ -51,8 +51,8 @@ class Routes:
             route = known
         else:
             place = self.place(to)
-            # With a new route only, not with each message: the other node may forward messages of a
-            # sender that this node has noted, and refuses others as forged.
+            # With a new route only, not with each message. This node takes a message back from
+            # another node only if its sender here was noted, and refuses others as forged.
             self._network.note_sender(sender)
             route = encode_route(Route(place, sender_place(sender), _PRIORITIES[lane]))
             if len(self._known) >= ROUTES:
