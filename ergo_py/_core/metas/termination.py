@@ -464,8 +464,6 @@ class Ending:
         meta.leave_table()
         owner = meta.owner
         owner.disown(meta.id)
-        # Asked before the watchers are told, which closes the link of a linked owner: an owner that
-        # traps exits would get a second exit.
         takes_owner_along = (
             has_started and owner.reason is None and is_failure(reason) and self._is_needed()
         )
