@@ -197,7 +197,7 @@ class NodeConnection:
         """Note that the node is lost, in one step: no task runs in between."""
         peer = self.peer
         reason = NoNode(peer.node, why)
-        # First, so that code which is told of the loss finds a peer that is down.
+        # First, so that code which is told of the loss finds its reason in the peer.
         creation = peer.note_lost(reason)
         self._forget_parts()
         calls = peer.forget_calls()

@@ -394,7 +394,6 @@ class Calls:
         """Send a request to a callee that is open. Returns the waiter if the request waits for room
         in a full mailbox.
         """
-        # Before the callee is set: a hook may refuse the request, and then no callee has it.
         is_hooked = bool(self._router.hooks)
         if is_hooked and not self._note(caller):
             return None

@@ -521,7 +521,8 @@ class Router(Addresses):
 
     async def turn(self) -> None:
         """Let other tasks run, and begin a new time slice."""
-        # Before the yield: another task that awaits meanwhile counts in the new budget.
+        # Before the yield: else each task that awaits meanwhile would find the budget used up, and
+        # yield, too.
         self.free = _SHORT_CUTS
         await yield_turn(current_task())
         self.slice_end = sources.slice_clock() + SLICE
