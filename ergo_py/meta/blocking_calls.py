@@ -52,6 +52,7 @@ class BlockingCalls(MetaProcess):
         interrupt: called with the object, from another thread, to interrupt a call in progress when
             the meta-process is stopped; such as ``sqlite3.Connection.interrupt``.
         max_waiting: how many calls may wait for a thread before further calls wait in the mailbox.
+            Calls of ``run`` are not among them: each has a task that waits.
 
     Raises:
         BadInputError: an argument has a wrong type or value.
@@ -133,7 +134,9 @@ class BlockingCalls(MetaProcess):
         if not meta.accepting:
             raise TargetDownError(meta.id, request, meta.reason or NoProcess(), begun=False)
         caller.defer(meta)
-        await self._take(_Job(request, caller))
+        # Not behind `max_waiting`: its task waits anyway, and `_room` wakes a single one, the task
+        # that takes messages. Of several that waited for room, all but the last waited for ever.
+        self._give(_Job(request, caller))
         await meta.kernel.calls.wait(None, caller, None)
         result: R = caller.result() if caller.error is not None else cast(R, caller.value)
         return result
@@ -157,6 +160,9 @@ class BlockingCalls(MetaProcess):
         while len(self._waiting) >= self._most:
             self._room = trio.Event()
             await self._room.wait()
+        self._give(job)
+
+    def _give(self, job: "_Job") -> None:
         if self._idle:
             self._idle.pop().give(job)
         else:

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from queue import Empty, Queue
@@ -122,6 +123,25 @@ async def test_a_function_of_the_owner_fails_if_the_meta_process_is_killed_meanw
                 go_on.set()
 
     assert len(failed) == 1
+
+
+async def test_functions_of_many_tasks_of_the_owner_run_in_order_and_none_waits_for_ever() -> None:
+    gate = threading.Event()
+    calls = BlockingCalls(factory=Device, max_waiting=1)
+    async with owning() as owned:
+        alias = await owned.spawn(calls)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(calls.run, lambda _device: gate.wait())
+                for number in range(5):
+                    nursery.start_soon(calls.run, partial(Device.work, what=number))
+                    await trio.testing.wait_all_tasks_blocked()
+                waiting = (await owned.node.inspect_meta(alias))["waiting"]
+                gate.set()
+        done = await calls.run(lambda device: device.done)
+
+    assert waiting == "5"
+    assert done == [0, 1, 2, 3, 4]
 
 
 async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:

@@ -56,7 +56,7 @@ class ThreadedStore:
             EntityStoreError: it cannot be opened, or another program has it open.
         """
         self._calls = None
-        calls = BlockingCalls(factory=lambda: self._factory(shared), max_waiting=10)
+        calls = BlockingCalls(factory=lambda: self._factory(shared))
         try:
             await owner.spawn_meta(calls)
         except InitError as error:
