@@ -331,8 +331,7 @@ class Activation:
         self.undo()
         self.rest()
         if is_fresh:
-            self.begin_changes().count()
-            self.finish()
+            self.check_row()
         if self._output is None or self._output.is_stored():
             raise rejection
         self._output.leave(caller, None, rejection.error)
@@ -376,6 +375,16 @@ class Activation:
         self.used = keeping.note_used(self.name)
         if self._outbox is not None:
             self._outbox.after_callback()
+
+    def check_row(self) -> None:
+        """Let all that leaves next wait for a commit, also if nothing has changed: the store
+        confirms that the row is that of this record. An answer from memory alone would be wrong if
+        another node has the entity by now, or if the row has gone back to a backup.
+        """
+        output = self.output
+        if output.version == output.committed:
+            self.begin_changes().count()
+            self.finish()
 
     def _check_size(self, encoded: bytes, changes: Changes) -> None:
         """Check the size of the whole record before anything changes, so that nothing is half
@@ -547,6 +556,7 @@ class Activation:
         sender = Address(origin.kind, origin.key)
         tell = partial(self.outbox.tell, sender, Done(origin, message.number))
         if message.number <= last:
+            self.check_row()
             self.output.hold(tell)
             return None
         if message.after > last:
@@ -564,6 +574,7 @@ class Activation:
         origin = message.origin
         number = self.record.seen.get(origin, 0)
         answer = Inquire(origin, number, self.address, message.question)
+        self.check_row()
         self.output.hold(partial(self.outbox.tell, Address(origin.kind, origin.key), answer))
 
     def _forget(self, message: Forget) -> None:

@@ -57,6 +57,8 @@ class Commands:
             error = self._unknown(id, _DEFERRED)
         elif encoded:
             value, error = self._kept(id, encoded)
+        # An acknowledgement as the first answer was: the caller does not repeat the command again.
+        self._activation.check_row()
         self._activation.output.leave(caller, value, error)
         self._activation.rest()
         return True

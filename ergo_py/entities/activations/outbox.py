@@ -358,6 +358,7 @@ class Outbox:
                 self._settle(message.receiver)
         forget = Forget(message.origin, message.number)
         # Held back: until it is stored that a message is not owed, the message may come again.
+        self._activation.check_row()
         self._activation.output.hold(partial(self.tell, message.receiver, forget))
 
     def _settle(self, receiver: Address) -> None:
