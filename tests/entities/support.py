@@ -20,6 +20,7 @@ __all__ = [
     "check_shared_shards",
     "checkpoint_often",
     "counted_looks",
+    "database_answer",
     "database_setting",
     "HostView",
     "fill_file",
@@ -84,10 +85,14 @@ def keeping_of(node: Node, kind: type[Actor]) -> Keeping:
 
 async def database_setting(store: Store, name: str) -> str:
     """A setting of the session of a PostgreSQL database."""
+    return await database_answer(store, "select current_setting(%s)", name)
+
+
+async def database_answer(store: Store, statement: str, *values: str) -> str:
+    """The first value that a statement finds in the session of a PostgreSQL database."""
 
     def read(database: Any) -> str:
-        row = database._connection.execute("select current_setting(%s)", (name,)).fetchone()
-        return str(row[0])
+        return str(database._connection.execute(statement, values).fetchone()[0])
 
     assert isinstance(store, ThreadedStore)
     return await store.run(read)

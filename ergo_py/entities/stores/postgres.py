@@ -135,11 +135,18 @@ _OPEN: Final = """
     where layout = %(layout)s and (%(last)s::bigint is null or opening = %(last)s)
     returning opening
 """
-_SESSION: Final = """
-    select pid, backend_start from pg_stat_activity where pid = pg_backend_pid()
+# A number that no other program has, also not one that a pooler gives the same session.
+_OWN: Final = """
+    select hashtextextended(concat(pg_backend_pid(), ' ', clock_timestamp(), ' ', random()), 0)
 """
-_END_SESSION: Final = """
-    select pg_terminate_backend(pid) from pg_stat_activity where pid = %s and backend_start = %s
+# The sessions that hold the lock of this program, and no others: behind a pooler the last session
+# of this program may be that of another client by now, or its own again.
+_END_SESSIONS: Final = """
+    select pg_terminate_backend(pid) from pg_locks
+    where locktype = 'advisory' and objsubid = 1 and pid <> pg_backend_pid()
+        and database = (select oid from pg_database where datname = current_database())
+        and classid = (%(own)s::bigint >> 32 & 4294967295)::oid
+        and objid = (%(own)s::bigint & 4294967295)::oid
 """
 _SETTINGS: Final = " ".join(
     f"-c {setting}"
@@ -210,8 +217,8 @@ class _Database:
         """The number of this opening. Another program that opens the database takes the next.
         Programs that share the database have the same.
         """
-        self._session: tuple[object, ...] | None = None
-        """The session of the last connection, as the server knows it."""
+        self._own: int | None = None
+        """The lock of this program, which a single one of its sessions has."""
         self._do("open", lambda connection: None)
 
     def _sql(self, statement: LiteralString) -> sql.Composed:
@@ -254,7 +261,6 @@ class _Database:
             self._lock(connection)
             self._make_tables(connection)
             self._take(connection)
-            self._session = connection.execute(_SESSION).fetchone()
         except BaseException:
             connection.close()
             raise
@@ -281,26 +287,43 @@ class _Database:
 
     def _lock(self, connection: Connection) -> None:
         """Keep other programs away for as long as this connection lives, except those that share
-        the database.
+        the database; and wait until the last session of this program has ended. Its commit may be
+        under way, and nothing may be read before it.
         """
-        if self._session is not None:
-            # The server may not know yet that this program has lost its connection.
-            connection.execute(_END_SESSION, self._session)
-        name = f"ergo_py entities {self._schema}"
+        own = self._own
+        if own is None:
+            own = self._own = int(_first(connection, _OWN))
+        # The server may not know yet that this program has lost its connection.
+        connection.execute(_END_SESSIONS, {"own": own})
+        self._wait_for_lock(
+            connection,
+            "select pg_advisory_lock(%s::bigint)",
+            own,
+            "has a session of this program that has not ended yet; the next request tries again",
+        )
         lock = "pg_advisory_lock_shared" if self._is_shared else "pg_advisory_lock"
+        self._wait_for_lock(
+            connection,
+            sql.SQL("select {}(hashtextextended(%s, 0))").format(sql.Identifier(lock)),
+            f"ergo_py entities {self._schema}",
+            "is open in another program, or in another Entities of this program; a schema belongs "
+            "to a single one, or to nodes that share it",
+        )
+
+    def _wait_for_lock(
+        self,
+        connection: Connection,
+        statement: LiteralString | sql.Composed,
+        key: int | str,
+        problem: str,
+    ) -> None:
         try:
             # Wait: a program that has just ended may still have a session for a moment.
             with connection.transaction():
                 connection.execute("set local lock_timeout = '3s'")
-                connection.execute(
-                    sql.SQL("select {}(hashtextextended(%s, 0))").format(sql.Identifier(lock)),
-                    (name,),
-                )
+                connection.execute(statement, (key,))
         except psycopg.errors.LockNotAvailable:
-            raise EntityStoreError(
-                f"{self._place} is open in another program, or in another Entities of this "
-                "program; a schema belongs to a single one, or to nodes that share it"
-            ) from None
+            raise EntityStoreError(f"{self._place} {problem}") from None
 
     def _take(self, connection: Connection) -> None:
         """Take the next number of an opening, unless another program has had one meanwhile."""
@@ -400,7 +423,12 @@ class _Database:
 
 
 def _show(connection: Connection, setting: str) -> str:
-    row = connection.execute("select current_setting(%s)", (setting,)).fetchone()
+    return _first(connection, "select current_setting(%s)", setting)
+
+
+def _first(connection: Connection, statement: LiteralString, *values: str) -> str:
+    """The first value that a statement finds, as a text."""
+    row = connection.execute(statement, values).fetchone()
     assert row is not None
     return str(row[0])
 

@@ -1,5 +1,7 @@
 """The database of entities: killed, restarted, lost, open twice, and of another encoding."""
 
+import os
+import select
 import signal
 import socket
 import threading
@@ -7,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -21,7 +24,12 @@ from ergo_py.testing import STORE_RULES, opened_store
 from ergo_py.testing.stores import StoreRule
 from tests.entities.shards.programs import TYPES as FLEET
 from tests.entities.shards.programs import Ledger, Note, start_fleet
-from tests.entities.support import check_shared_shards, database_setting
+from tests.entities.support import (
+    Sharing,
+    check_shared_shards,
+    database_answer,
+    database_setting,
+)
 from tests.postgres import PostgresServer, needs_postgres, running_postgres
 from tests.support import running_node, short_directory
 
@@ -128,6 +136,116 @@ async def test_a_program_comes_back_although_the_server_keeps_its_lost_session(
             assert await store.load([ADA]) == [Row(1, b"1")]
 
 
+async def test_a_load_waits_for_a_commit_whose_answer_was_lost(
+    server: PostgresServer, schema: str
+) -> None:
+    """Also if nodes share the database, so that the lock of the schema is free for all of them."""
+    import psycopg
+
+    async with open_node("store@test", log_level="critical") as node:
+        with (
+            cut_off_by_proxy(server) as (proxy, cut),
+            psycopg.connect(server.conninfo, autocommit=True) as admin,
+        ):
+            store = database(proxy, schema)
+            await node.spawn(Sharing, store)
+            await store.claim(1, 1)
+            session = int(await database_answer(store, "select pg_backend_pid()"))
+            with late_commits(admin):
+                version = await commit_until_late(store, admin, session, cut)
+            found: list[Row | None] = []
+
+            async def load() -> None:
+                with trio.fail_after(60):
+                    while not found:
+                        with suppress(EntityStoreError):
+                            found.extend(await store.load([ADA]))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(load)
+                waits = "select from pg_locks where not granted"
+                try:
+                    await wait_for(lambda: found or admin.execute(waits).fetchone())
+                finally:
+                    os.kill(session, signal.SIGCONT)
+            assert found == [Row(version, b"late")]
+
+
+@contextmanager
+def late_commits(admin: Any) -> Iterator[None]:
+    """Let commits wait for a copy of the database that does not exist."""
+    try:
+        admin.execute("alter system set synchronous_standby_names = 'absent'")
+        admin.execute("select pg_reload_conf()")
+        yield
+    finally:
+        admin.execute("alter system reset synchronous_standby_names")
+        admin.execute("select pg_reload_conf()")
+
+
+async def commit_until_late(
+    store: Store, admin: Any, session: int, cut: Callable[[bool], None]
+) -> int:
+    """Commit versions until a commit waits. Stop its session there, and cut the connection. Returns
+    the version of the commit, which no session sees yet.
+    """
+    late = "select from pg_stat_activity where pid = %s and wait_event = 'SyncRep'"
+    ends: list[str] = []
+
+    def is_known() -> object:
+        return ends or admin.execute(late, (session,)).fetchone()
+
+    async def commit(version: int) -> None:
+        try:
+            await store.commit([Write(ADA, version - 1, version, 1, None, b"late", 1)])
+        except EntityStoreError as error:
+            ends.append(str(error))
+        else:
+            ends.append("")
+
+    for version in count(1):
+        ends.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit, version)
+            await wait_for(is_known)
+            if not ends:
+                os.kill(session, signal.SIGSTOP)
+                cut(False)
+        if ends[0]:
+            return version
+    raise AssertionError
+
+
+async def test_behind_a_pooler_a_program_takes_its_former_session_again(
+    server: PostgresServer, schema: str
+) -> None:
+    with pooler_before(server) as (pooler, cut):
+        async with opened_store(database(pooler, schema)) as store:
+            await store.commit([Write(ADA, 0, 1, 0, None, b"1")])
+            cut()
+            with pytest.raises(EntityStoreError):
+                await store.load([ADA])
+            assert await store.load([ADA]) == [Row(1, b"1")]
+
+
+async def test_behind_a_pooler_a_program_ends_no_session_of_another_client(
+    server: PostgresServer, schema: str
+) -> None:
+    import psycopg
+
+    with pooler_before(server) as (pooler, cut):
+        async with opened_store(database(pooler, schema)) as store:
+            await store.commit([Write(ADA, 0, 1, 0, None, b"1")])
+            session = int(await database_answer(store, "select pg_backend_pid()"))
+            cut()
+            with psycopg.connect(pooler.conninfo, autocommit=True) as other:
+                assert other.execute("select pg_backend_pid()").fetchone() == (session,)
+                with pytest.raises(EntityStoreError):
+                    await store.load([ADA])
+                assert await store.load([ADA]) == [Row(1, b"1")]
+                assert other.execute("select 1").fetchone() == (1,)
+
+
 async def test_nodes_share_a_database_and_write_to_their_own_shards(
     server: PostgresServer, schema: str
 ) -> None:
@@ -179,9 +297,15 @@ async def wait_until_blocked(server: PostgresServer) -> None:
     """Wait until a statement waits for a lock."""
     import psycopg
 
-    with psycopg.connect(server.conninfo, autocommit=True) as looking, trio.fail_after(20):
+    with psycopg.connect(server.conninfo, autocommit=True) as looking:
         statement = "select from pg_locks where not granted"
-        while looking.execute(statement).fetchone() is None:  # noqa: ASYNC110
+        await wait_for(lambda: looking.execute(statement).fetchone())
+
+
+async def wait_for(find: Callable[[], object]) -> None:
+    """Wait until a function finds something: an empty row is something, too."""
+    with trio.fail_after(60):
+        while find() in (None, []):  # noqa: ASYNC110 - the server tells nobody
             await trio.sleep(0.01)
 
 
@@ -333,3 +457,102 @@ def cut_off_by_proxy(
                 thread.join(20)
             for each in near + far:
                 each.close()
+
+
+@contextmanager
+def pooler_before(
+    server: PostgresServer,
+) -> Iterator[tuple[PostgresServer, Callable[[], None]]]:
+    """A pooler that keeps sessions: each client has a session of the server until its connection
+    ends, and then another client has it. And a function that cuts the connections of all clients.
+    """
+    idle: list[tuple[socket.socket, bytes]] = []
+    sessions: list[socket.socket] = []
+    clients: dict[socket.socket, threading.Thread] = {}
+
+    def begin(start: bytes) -> tuple[socket.socket, bytes]:
+        """A session of the server, and what it has said about itself."""
+        if idle:
+            return idle.pop()
+        upstream = socket.socket(socket.AF_UNIX)
+        sessions.append(upstream)
+        upstream.connect(str(server.place / ".s.PGSQL.5432"))
+        upstream.sendall(start)
+        return upstream, read_until_ready(upstream)
+
+    def serve(client: socket.socket) -> None:
+        size = read_exactly(client, 4)
+        upstream, greeting = begin(size + read_exactly(client, int.from_bytes(size) - 4))
+        client.sendall(greeting)
+        while True:
+            ready, _, _ = select.select([client, upstream], [], [])
+            if upstream in ready:
+                data = upstream.recv(1 << 16)
+                if not data:
+                    client.close()
+                    return  # the session has ended
+                client.sendall(data)
+            elif not (message := read_message(client)) or message[:1] == b"X":
+                break
+            else:
+                upstream.sendall(message)
+        client.close()
+        upstream.sendall(b"Q" + (16).to_bytes(4) + b"discard all\0")
+        read_until_ready(upstream)
+        idle.append((upstream, greeting))
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return  # the pooler has ended
+            clients[client] = threading.Thread(target=serve, args=(client,))
+            clients[client].start()
+
+    def cut() -> None:
+        for client, thread in list(clients.items()):
+            with suppress(OSError):  # closed before
+                client.shutdown(socket.SHUT_RDWR)
+            thread.join(20)
+
+    with short_directory() as place, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / ".s.PGSQL.5432"))
+        listener.listen()
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield PostgresServer(place), cut
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join(20)
+            cut()
+            for each in sessions:
+                each.close()
+
+
+def read_exactly(source: socket.socket, size: int) -> bytes:
+    """So many bytes; none at the end of the connection."""
+    found = b""
+    while len(found) < size:
+        data = source.recv(size - len(found))
+        if not data:
+            return b""
+        found += data
+    return found
+
+
+def read_message(source: socket.socket) -> bytes:
+    """The next message of the protocol; nothing at the end of the connection."""
+    if not (head := read_exactly(source, 5)):
+        return b""
+    size = int.from_bytes(head[1:]) - 4
+    return head + (read_exactly(source, size) if size else b"")
+
+
+def read_until_ready(source: socket.socket) -> bytes:
+    """All messages until the server is ready for the next query."""
+    found = b""
+    while (message := read_message(source)) and message[:1] != b"Z":
+        found += message
+    return found + message
