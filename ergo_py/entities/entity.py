@@ -139,9 +139,10 @@ class Entity(Actor, Generic[S]):
 
     def delete(self) -> None:
         """Delete this entity with the commit of this callback: its state, its jobs, the ids of its
-        commands, and its timers, also those to other entities. Messages to other entities that it
-        owes are still delivered. The next message finds a new entity. A command that deletes keeps
-        its own id: the row goes when that is forgotten.
+        commands, and its timers, also those to other entities, and also jobs and timers that this
+        callback makes later. Messages to other entities that it owes are still delivered. The next
+        message finds a new entity. A command that deletes keeps its own id: the row goes when that
+        is forgotten.
         """
         self._activation.in_callback("delete()").delete()
 

@@ -69,12 +69,16 @@ class Chain(Entity[Log]):
         self.cancel_timer(name)
 
     @exposed
-    def leave(self, to: str) -> None:
-        """Send a last number, and delete itself with its timers."""
+    def leave(self, to: str, delete_first: bool = False) -> None:
+        """Send a last number, and delete itself with its timers and jobs."""
+        if delete_first:
+            self.delete()
         self.send(self.entity(Chain, to), 7)
+        self.send(self.entity(Chain, self.key), 8)
         for receiver in (to, self.key):
             self.send_after(5.0, self.entity(Chain, receiver), 8)
-        self.delete()
+        if not delete_first:
+            self.delete()
 
     def handle_message(self, message: Any, sender: Any) -> None:
         """Keep a number, or crash."""
@@ -552,13 +556,14 @@ def test_no_message_to_another_entity_is_cancelled_as_a_timer_without_a_name() -
     run_virtual(program)
 
 
-def test_a_deleted_entity_still_delivers_its_messages() -> None:
+@pytest.mark.parametrize("delete_first", [False, True])
+def test_a_deleted_entity_still_delivers_its_messages(delete_first: bool) -> None:
     async def program() -> None:
         store = MemoryStore()
         async with open_bank(store, **CHAIN) as node:
             await node.entity(Chain, "a").call(ask(Chain.wake_later, "x", 5.0, 1))
             await node.entity(Chain, "a").call(ask(Chain.tell_later, "b", 5.0, 2))
-            await node.entity(Chain, "a").call(ask(Chain.leave, "b"))
+            await node.entity(Chain, "a").call(ask(Chain.leave, "b", delete_first))
             await trio.sleep(20)
             assert await node.entity(Chain, "b").call(ask(Chain.look)) == [7]
             assert [address.key for address in store.rows] == ["b"]

@@ -432,7 +432,7 @@ class Activation:
             record.drop(number)
         for name in changes.cancelled:
             record.cancel(name)
-        record.owe(changes.owed)
+        record.owe(changes.kept())
         if changes.seen is not None:
             origin, number = changes.seen
             record.see(origin, number)

@@ -49,9 +49,8 @@ class Changes:
         self.after.append((None, action, None))
 
     def delete(self) -> None:
-        """Delete the entity, also its timers and jobs of this callback."""
+        """Delete the entity."""
         self.deleted = True
-        self.owed = [each for each in self.owed if each.outlives_owner]
 
     def count(self) -> None:
         """Note that the record has changed already."""
@@ -65,6 +64,12 @@ class Changes:
         """Cancel a timer, also of this callback."""
         self.owed = [each for each in self.owed if each.name != name]
         self.cancelled.append(name)
+
+    def kept(self) -> list[Owed]:
+        """The messages that the entity owes from now on. Its timers and jobs go with it, also those
+        that the callback has made after `delete`: they would make the entity again.
+        """
+        return [each for each in self.owed if each.outlives_owner] if self.deleted else self.owed
 
     def is_empty(self) -> bool:
         """Whether the record stays as it is, apart from the state."""
