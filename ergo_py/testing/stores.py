@@ -279,6 +279,31 @@ async def a_cancelled_commit_is_whole_or_absent(make: Callable[[], Store]) -> No
         await _expect_rows(store, Row(ada.version + 1, b"next"), bob)
 
 
+async def operations_may_run_at_once(make: Callable[[], Store]) -> None:
+    """While a commit is under way, others list keys and read rows, and the keeper of the map of
+    shards writes its row. All of them get their answers.
+    """
+    answers: list[object] = []
+
+    async def take(attempt: Awaitable[object]) -> None:
+        try:
+            answers.append(await attempt)
+        except EntityStoreError as error:
+            answers.append(str(error))
+
+    async with opened_store(make()) as store:
+        with trio.move_on_after(60) as scope:
+            async with trio.open_nursery() as nursery:
+                for address in (_ADA, _BOB):
+                    nursery.start_soon(take, store.commit([_write(address, 0, b"1")]))
+                    for _ in range(20):
+                        nursery.start_soon(take, store.keys("Other", "", 1))
+                        nursery.start_soon(take, store.load([Address("Other", "key")]))
+        _expect(scope.cancelled_caught, False, "an operation has no end")
+        _expect([each for each in answers if each not in (None, [], [None])], [], "other answers")
+        await _expect_rows(store, Row(1, b"1"), Row(1, b"1"))
+
+
 async def a_closed_store_fails(make: Callable[[], Store]) -> None:
     """Before ``open`` and after ``close`` each operation raises `EntityStoreError`, and nothing is
     written.
@@ -363,6 +388,7 @@ STORE_RULES: Final[tuple[StoreRule, ...]] = (
     due_rows_come_earliest_first,
     keys_come_in_pages,
     a_cancelled_commit_is_whole_or_absent,
+    operations_may_run_at_once,
     a_closed_store_fails,
     random_operations_agree_with_a_dict,
 )

@@ -50,7 +50,10 @@ class Store(Protocol):
     A commit that has returned is found by every later load, also after a crash. After an
     `EntityStoreError`, and after a commit that was cancelled, a write may have happened, and later
     loads agree; after a `FencedError` none of the batch has. The rows of a batch need not appear
-    together, but each is whole. No two operations of a store run at the same time.
+    together, but each is whole.
+
+    Operations may run at the same time: others list keys and read rows during a commit, and the
+    keeper of the map of shards writes its row. No entity is loaded while its row is written.
 
     The rules of ``ergo_py.testing.STORE_RULES`` check a store of your own.
     """

@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from ergo_py import InitError, Shutdown, open_node
-from ergo_py.entities import FencedError, MemoryStore, SQLite, Store
+from ergo_py.entities import EntityStoreError, FencedError, MemoryStore, SQLite, Store
 from ergo_py.entities.stores.store import Due, Row, Write
 from ergo_py.entity_handles import Address
 from ergo_py.testing import STORE_RULES, opened_store
@@ -178,6 +178,22 @@ class Late(MemoryStore):
         return found
 
 
+class Alone(MemoryStore):
+    """Reads nothing while a commit is under way."""
+
+    is_busy = False
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        self.is_busy = True
+        await super().commit(writes)
+        self.is_busy = False
+
+    async def keys(self, kind: str, start: str, limit: int) -> list[str]:
+        if self.is_busy:
+            raise EntityStoreError("busy")
+        return await super().keys(kind, start, limit)
+
+
 class Open(MemoryStore):
     """Works after it has closed."""
 
@@ -209,6 +225,7 @@ BROKEN: Final[list[tuple[Callable[[], MemoryStore], str]]] = [
     (AnyOrder, "due_rows_come_earliest_first"),
     (Inclusive, "keys_come_in_pages"),
     (Late, "a_cancelled_commit_is_whole_or_absent"),
+    (Alone, "operations_may_run_at_once"),
     (Open, "a_closed_store_fails"),
     (Confused, "random_operations_agree_with_a_dict"),
 ]
