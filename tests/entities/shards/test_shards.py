@@ -30,7 +30,14 @@ from ergo_py import (
 )
 from ergo_py.cluster import Cluster
 from ergo_py.cluster.lease import LeaseTerms
-from ergo_py.entities import Entities, Entity, FencedError, MemoryStore, StateTypeError
+from ergo_py.entities import (
+    Entities,
+    Entity,
+    EntityStoreError,
+    FencedError,
+    MemoryStore,
+    StateTypeError,
+)
 from ergo_py.entities.activations.deliveries import Done
 from ergo_py.entities.record import Origin
 from ergo_py.entities.shards.host import Host, PassedCaller
@@ -358,6 +365,67 @@ ORIGINS: list[tuple[list[object], object]] = [
     ([Counting.kind, "nobody", 1], True),
 ]
 """Senders and numbers that no record may have."""
+
+
+async def drain_all(nodes: list[WorldNode]) -> None:
+    """Drain nodes at once."""
+    unfinished: dict[str, list[str]] = {}
+
+    async def drain(node: WorldNode) -> None:
+        unfinished[node.name] = await node.run(lambda each: each.drain(timeout=60.0))
+
+    async with trio.open_nursery() as nursery:
+        for each in nodes:
+            nursery.start_soon(drain, each)
+    assert unfinished == {each.name: [] for each in nodes}
+
+
+@simulated(seeds=1)
+async def test_two_nodes_that_drain_at_once_give_all_shards_to_the_third(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore(), 3)
+    await wait_balanced(nodes)
+    assert [await add(nodes[0], key) for key in KEYS] == [1] * len(KEYS)
+
+    await drain_all(nodes[:2])
+
+    assert [len(host_of(each.node, Counting).held()) for each in nodes] == [0, 0, SHARDS]
+    assert [await add(nodes[0], key) for key in KEYS] == [2] * len(KEYS)
+
+
+@simulated(seeds=1)
+async def test_the_last_nodes_that_drain_keep_their_shards(world: World) -> None:
+    """No other host can take them."""
+    nodes = await start_nodes(world, MemoryStore(), 3)
+    await wait_balanced(nodes)
+    assert [await add(nodes[0], key) for key in KEYS] == [1] * len(KEYS)
+
+    await drain_all(nodes)
+
+    held = [shard for each in nodes for shard in host_of(each.node, Counting).held()]
+    assert sorted(held) == list(range(SHARDS))
+    assert [await add(nodes[0], key) for key in KEYS] == [2] * len(KEYS)
+
+
+@simulated(seeds=1)
+async def test_a_drain_waits_for_a_store_that_is_away(world: World) -> None:
+    store = MemoryStore()
+    nodes = await start_nodes(world, store, 2)
+    await wait_balanced(nodes)
+    assert [await add(nodes[0], key) for key in KEYS] == [1] * len(KEYS)
+
+    async def fail(*_given: object) -> None:
+        raise EntityStoreError("away")
+
+    store.before_commit = store.before_load = fail
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(drain_all, nodes[:1])
+        await trio.sleep(20)
+        moved = host_of(nodes[1].node, Counting).held()
+        store.before_commit = store.before_load = None
+
+    assert len(moved) < SHARDS
+    assert len(host_of(nodes[1].node, Counting).held()) == SHARDS
+    assert [await add(nodes[0], key, timeout=30) for key in KEYS] == [2] * len(KEYS)
 
 
 @simulated(seeds=1)
