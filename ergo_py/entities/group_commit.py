@@ -110,6 +110,10 @@ class GroupCommit:
     def _take_writes(self, writes: list[Write]) -> None:
         written, size = self._written, 0
         for activation in list(written.values()):
+            if activation.has_failed():
+                # Another node has its shard: the store would refuse the writes of all others, too.
+                del written[activation.address]
+                continue
             if size >= _MOST:
                 self._gathered[activation.address] = written.pop(activation.address)
                 continue

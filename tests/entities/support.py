@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from ergo_py import Actor, InitError, Node, Shutdown
+from ergo_py import PID, Actor, InitError, Node, Shutdown
 from ergo_py.entities import FencedError, SQLite, Store
 from ergo_py.entities.activations.wanted import Wanted
 from ergo_py.entities.active_entities import Keeping
 from ergo_py.entities.asleep import Asleep
 from ergo_py.entities.schedule import Schedule
+from ergo_py.entities.shards.shard_map import Place, ShardMap
+from ergo_py.entities.shards.wire import ENTITY
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entities.stores.threaded import ThreadedStore
 from ergo_py.entity_handles import Address
@@ -175,6 +177,17 @@ class HostView:
     def has(self, kind: type[Any], key: str) -> bool:
         """Whether an entity may be awake there."""
         return self._host.holds(Address(kind.kind, key))
+
+    def lose(self, shard: int) -> int:
+        """Tell the node with the map, which this is, that another host has a shard. Returns its
+        token.
+        """
+        present = self._host._map
+        places, token = list(present.places), present.last + 1
+        places[shard] = Place(PID("other@world", 1, 1), token)
+        later = ShardMap(present.version + 1, token, tuple(places))
+        self._host._keeper.node.send(self._host._name, (ENTITY, "map", later.to_wire()))
+        return token
 
     def limit_looks(self, most: int) -> None:
         """Let the keeper fail that looks for shards to claim more often: without a wait between

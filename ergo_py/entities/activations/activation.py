@@ -150,7 +150,11 @@ class Activation:
 
     def is_over(self) -> bool:
         """Whether its process has ended, is ending, or cannot store anything."""
-        return self._is_over or self._error is not None or not self.process.accepting
+        return self._is_over or self.has_failed() or not self.process.accepting
+
+    def has_failed(self) -> bool:
+        """Whether nothing of it can be stored: a commit has failed, or another node has it."""
+        return self._error is not None
 
     def stop(self, reason: Reason) -> None:
         """End the process. Answers that wait for the store leave all the same."""

@@ -747,6 +747,66 @@ async def test_a_host_that_is_fenced_ends_its_entities(world: World) -> None:
     assert host.held()[shard] >= token + 100
 
 
+@simulated(seeds=1)
+async def test_a_shard_that_another_node_has_costs_the_commands_of_other_shards_nothing(
+    world: World,
+) -> None:
+    store = MemoryStore()
+    [node] = await start_nodes(world, store, 1)
+    await wait_balanced([node])
+    host = host_of(node.node, Counting)
+    lost = KEYS[0]
+    others = [key for key in KEYS if host.shard(Counting, key) != host.shard(Counting, lost)]
+    first, kept, *_ = others
+    for key in (first, lost, kept):
+        await add(node, key)
+    gate, answers = trio.Event(), dict[str, object]()
+
+    async def wait(*_given: object) -> None:
+        await gate.wait()
+
+    async def count(key: str) -> None:
+        try:
+            answers[key] = await add(node, key, timeout=30)
+        except TargetDownError as error:
+            answers[key] = type(error)
+
+    async with trio.open_nursery() as nursery:
+        store.before_commit = wait
+        nursery.start_soon(count, first)  # its commit waits, and those of the others behind it
+        await trio.sleep(0.1)
+        for key in (lost, kept):
+            nursery.start_soon(count, key)
+        await trio.sleep(0.1)
+        shard = host.shard(Counting, lost)
+        await store.claim(shard, host.lose(shard))
+        await trio.sleep(0.1)
+        store.before_commit = None
+        gate.set()
+
+    assert answers == {first: 2, lost: TargetDownError, kept: 2}
+
+
+@simulated(seeds=1)
+async def test_a_job_that_is_posted_again_on_another_node_is_done_once(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore(), 2)
+    await wait_balanced(nodes)
+
+    async def post(node: Node) -> None:
+        await node.entity(Counting, "it").post(More(1), once="job", timeout=30)
+
+    await nodes[0].run(post)
+    shard = host_of(nodes[0].node, Counting).shard(Counting, "it")
+    nodes.sort(key=lambda each: shard not in host_of(each.node, Counting).held())
+    await drain_all(nodes[:1])
+    for each in nodes:
+        await each.run(post)
+    await trio.sleep(5)
+
+    assert shard in host_of(nodes[1].node, Counting).held()
+    assert await add(nodes[0], "it", 0) == 1
+
+
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_call_passed_to_another_node_tells_whether_its_work_has_begun(begun: bool) -> None:
     here, there = PID("here", 1, 1), PID("there", 1, 1)
