@@ -235,7 +235,7 @@ class NameKeeper(Actor):
 
     async def _acquire(self) -> None:
         with trio.move_on_after(self._wait):
-            await self._keeper.acquire(lambda: _check_drain(self._process.kernel, self._name))
+            await self._keeper.acquire(self._check_drain)
             return
         if await self._keeper.try_once():
             return
@@ -254,6 +254,12 @@ class NameKeeper(Actor):
                 f"{self._terms.seconds:g} s; try again, or register it with a longer lease="
             )
         raise ClusterNameTakenError(self._name, holder.address, holder.node, holder.lease)
+
+    def _check_drain(self) -> None:
+        # A name that its process needs also while the node drains is taken then, too: the process
+        # may have ended with its lease, and its successor waits for the end of that.
+        if self.drains:
+            _check_drain(self._process.kernel, self._name)
 
     async def _hold_until_drained(self) -> None:
         with self._holding:

@@ -29,7 +29,8 @@ from ergo_py import (
     open_node,
 )
 from ergo_py.cluster import Cluster
-from ergo_py.cluster.lease import LeaseTerms
+from ergo_py.cluster.lease import LeaseKeeper, LeaseTerms
+from ergo_py.cluster.node_network import network_of
 from ergo_py.entities import (
     Entities,
     Entity,
@@ -928,6 +929,31 @@ async def test_a_keeper_that_restarts_on_a_draining_node_takes_no_shards(world: 
     assert host_of(one.node, Counting).held() == {}
     assert len(host_of(other.node, Counting).held()) == SHARDS
     assert [await add(one, key) for key in KEYS] == [1] * len(KEYS)
+
+
+@simulated(seeds=1)
+async def test_a_node_that_gets_its_lease_while_it_drains_passes_calls_on(world: World) -> None:
+    """Its lease is not free at once if the last keeper could not give it up."""
+    store = MemoryStore()
+    [one] = await start_nodes(world, store, 1)
+    await wait_balanced([one])
+    assert [await add(one, key) for key in KEYS] == [1] * len(KEYS)
+    kernel = one.node._kernel
+    lease = LeaseKeeper(
+        network_of(kernel).carrier.store(),
+        host_lease("entities", "b@world"),
+        LeaseTerms(LEASE, LEASE / 4),
+        kernel.pid,
+        kernel.clock.now,
+        lambda *_args: None,
+    )
+    assert await lease.try_once()  # and it is not given up
+    [other] = await start_nodes(world, store, 1)
+
+    assert await other.run(lambda node: node.drain(timeout=30.0)) == []
+
+    assert [await add(other, key, timeout=30) for key in KEYS] == [2] * len(KEYS)
+    assert host_of(other.node, Counting).held() == {}
 
 
 class LogKeeper(Actor):
