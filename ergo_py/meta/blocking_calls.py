@@ -135,7 +135,7 @@ class BlockingCalls(MetaProcess):
             raise TargetDownError(meta.id, request, meta.reason or NoProcess(), begun=False)
         caller.defer(meta)
         # Not behind `max_waiting`: its task waits anyway, and `_room` wakes a single one, the task
-        # that takes messages. Of several that waited for room, all but the last waited for ever.
+        # that takes messages. Of several that waited for room, all but the last never went on.
         self._give(_Job(request, caller))
         await meta.kernel.calls.wait(None, caller, None)
         result: R = caller.result() if caller.error is not None else cast(R, caller.value)

@@ -51,7 +51,7 @@ async def _amounts(node: Node) -> list[int]:
     return [(await node.entity(Account, key).call(ask(Account.look)))[0] for key in keys]
 
 
-def test_a_message_whose_effect_went_back_is_not_taken_for_done() -> None:
+def test_a_message_is_not_taken_for_done_if_its_effect_went_back() -> None:
     async def program() -> None:
         store = BackedUp()
 
@@ -78,7 +78,7 @@ def test_a_message_whose_effect_went_back_is_not_taken_for_done() -> None:
     run_virtual(program)
 
 
-def test_a_mark_is_not_forgotten_for_a_sender_whose_row_owes_the_message_again() -> None:
+def test_a_mark_stays_if_the_row_of_the_sender_owes_the_message_again() -> None:
     async def program() -> None:
         store = BackedUp()
 
@@ -134,7 +134,7 @@ def test_a_parked_message_is_not_taken_for_lost_by_the_memory_of_its_receiver() 
     run_virtual(program)
 
 
-def test_a_command_whose_effect_went_back_is_not_answered_from_memory() -> None:
+def test_a_command_is_not_answered_from_memory_if_its_effect_went_back() -> None:
     async def program() -> None:
         store = BackedUp()
         async with open_bank(store) as node:

@@ -125,7 +125,7 @@ async def test_a_function_of_the_owner_fails_if_the_meta_process_is_killed_meanw
     assert len(failed) == 1
 
 
-async def test_functions_of_many_tasks_of_the_owner_run_in_order_and_none_waits_for_ever() -> None:
+async def test_functions_of_many_tasks_of_the_owner_run_in_order_and_all_end() -> None:
     gate = threading.Event()
     calls = BlockingCalls(factory=Device, max_waiting=1)
     async with owning() as owned:

@@ -136,7 +136,7 @@ async def test_a_program_comes_back_although_the_server_keeps_its_lost_session(
             assert await store.load([ADA]) == [Row(1, b"1")]
 
 
-async def test_a_load_waits_for_a_commit_whose_answer_was_lost(
+async def test_a_load_waits_for_a_commit_with_a_lost_answer(
     server: PostgresServer, schema: str
 ) -> None:
     """Also if nodes share the database, so that the lock of the schema is free for all of them."""
