@@ -226,6 +226,27 @@ async def test_a_socket_that_is_connected_can_be_taken_over(reader: ReaderKind) 
         await until(lambda: sock.fileno() < 0)
 
 
+async def test_a_socket_that_its_peer_has_reset_fails_the_spawn_and_logs_nothing_else(
+    reader: ReaderKind, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        peer = socket.create_connection(listening.getsockname())
+        sock, _ = listening.accept()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    peer.close()
+    with pytest.raises(ConnectionResetError):
+        sock.recv(1)  # waits for the reset
+    async with wired_node(log_output="console") as node:
+        owner = await node.spawn(Puppet)
+
+        with pytest.raises(InitError) as caught:
+            await spawn_meta(node, owner, TCPConnection(sock, reader=reader))
+
+    assert isinstance(caught.value.__cause__, OSError)
+    assert "raised" not in capsys.readouterr().err
+    assert sock.fileno() < 0
+
+
 def test_an_invalid_endpoint_is_refused() -> None:
     for host, port in (("localhost", 0), ("localhost", 70_000), (5, 80), ("", 80)):
         with pytest.raises(BadInputError):

@@ -277,6 +277,8 @@ class StreamConnection(MetaProcess):
         if self._session is not None:
             # Keep a value that the behaviour has set itself.
             vars(self._session.behaviour).setdefault("connection", meta.id)
+        # Before the reader can be freed: a step below may fail, as with a peer that has left.
+        self._reader.use(sock, self._receiver())
         meta.resources.add(sock, self._reader.free)
         server = self._server
         if server is None or not server.sockets.inherit_options:
@@ -294,7 +296,6 @@ class StreamConnection(MetaProcess):
         self._writer.use(sock, now, meta.router.turns, since)
         parser = None if self._new_parser is None else self._new_parser(meta.id)
         self._input.use(parser, now, since)
-        self._reader.use(sock, self._receiver())
         inbox = None if server is None else server.inbox
         if inbox is not None and self._new_parser is None and self._tls.phase is TLSPhase.CLEAR:
             self._reader.use_inbox(inbox)
