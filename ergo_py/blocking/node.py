@@ -65,4 +65,5 @@ class BlockingNode(NodeVerbs, Blocking):
             DeprecationWarning,
             stacklevel=2,
         )
-        return self.run(function)
+        result: T = self.run(function)
+        return result

@@ -4,7 +4,7 @@
 The verbs with overloads, such as ``call``, have a row in each of the two classes.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
@@ -20,6 +20,7 @@ from .._core.vocabulary.ids import Called, Target
 from .._core.vocabulary.messages import Request, Untyped
 from ..node import Node
 from ..supervision.handle import SupervisorHandle
+from ..tasks.handle import Task
 from .facade import Facade
 from .handles import (
     AsyncioGroup,
@@ -47,16 +48,23 @@ _OF_ASYNCIO: Final = {
 }
 """What asyncio code writes instead of verbs that only synchronous code has."""
 
+A = TypeVar("A", bound=Awaitable[object])
 Callee = TypeVar("Callee")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
+# Not a single overload for `Awaitable[T]`: mypy gives up (`Any`) at a lambda that fits into several
+# overloads, unless all of them see the same type in it.
 @overload
-async def run(node: Node, function: Callable[[Node], Awaitable[T]]) -> T: ...
+async def run(node: Node, function: Callable[[Node], Coroutine[Any, Any, T]]) -> T: ...
+@overload
+async def run(node: Node, function: Callable[[Node], Task[T]]) -> T: ...
+@overload
+async def run(node: Node, function: Callable[[Node], A]) -> Any: ...
 @overload
 async def run(node: Node, function: Callable[[Node], T]) -> T: ...
-async def run(node: Node, function: Callable[[Node], Any]) -> Any:
+async def run(node: Node, function: Callable[[Node], object]) -> object:
     """Run a plain or async function on the node's loop, with the node whose methods are awaited
     there; return its result. It reaches everything that has no verb here:
     ``node.run(lambda node: Cluster(node).whereis("total"))``.

@@ -4,7 +4,7 @@ checked: see spawn_and_call.py.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, assert_type
@@ -42,6 +42,7 @@ from ergo_py.facades.handles import (
 from ergo_py.facades.streams import AsyncioStream, BlockingEvents, BlockingStream
 from ergo_py.groups import Entry
 from ergo_py.info import NodeInfo, Timer
+from ergo_py.supervision.handle import SupervisorHandle
 from ergo_py.supervision.tree import TreeNode
 from ergo_py.tasks import FailedItem
 
@@ -62,6 +63,10 @@ async def fetch(url: str) -> bytes:
 
 async def ask_it(node: Node) -> int:
     return await node.call("counter", Total())
+
+
+def later(node: Node) -> Awaitable[int]:
+    return ask_it(node)
 
 
 def right_without_async(node: BlockingNode, pid: PID, alias: Alias) -> None:
@@ -97,6 +102,11 @@ def right_without_async(node: BlockingNode, pid: PID, alias: Alias) -> None:
     )
     assert_type(node.run(lambda inner: inner.tree()), TreeNode)
     assert_type(node.run(ask_it), int)
+    assert_type(node.run(lambda inner: inner.supervise([])), SupervisorHandle)
+    assert_type(node.run(lambda inner: inner.run_task(fetch, "url")), bytes)
+    assert_type(node.run(lambda inner: inner.group("workers")), Group)
+    assert_type(node.run(lambda inner: inner.stop_soon()), None)
+    assert_type(node.run(later), Any)
 
 
 async def right_on_asyncio(node: AsyncioNode, pid: PID, alias: Alias) -> None:
@@ -142,6 +152,9 @@ async def right_on_asyncio(node: AsyncioNode, pid: PID, alias: Alias) -> None:
     )
     assert_type(await node.run(lambda inner: inner.tree()), TreeNode)
     assert_type(await node.run(ask_it), int)
+    assert_type(await node.run(lambda inner: inner.supervise([])), SupervisorHandle)
+    assert_type(await node.run(lambda inner: inner.run_task(fetch, "url")), bytes)
+    assert_type(await node.run(later), Any)
 
 
 def wrong_without_async(node: BlockingNode, pid: PID) -> None:
