@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import copy_context
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -50,7 +50,7 @@ def run_main(node: Node, start: Callable[[Node], Any] | None = None) -> None:
         group = bridge.run(kernel.dispatcher_threads.join_main)
         if start is not None:
             name = "start of run_main"
-            bridge.post(lambda: Context().run(lambda: kernel.start(begin, name=name)))
+            bridge.post(copy_context().run, lambda: kernel.start(begin, name=name))
         try:
             group.work_here()
         except BaseException:

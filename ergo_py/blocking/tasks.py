@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .._core.vocabulary.ids import PID
@@ -78,7 +79,8 @@ class _TaskRow(Row):
             bridge = self._kernel.router.bridge
             bridge.refuse_on_loop("a blocking verb", "`node.run_task` and `await`")
             bridge.check_open()
-            return bridge.run(lambda: BlockingTask(find(self._subject)(*args, **keywords)))
+            begin = copy_context().run
+            return bridge.run(begin, lambda: BlockingTask(find(self._subject)(*args, **keywords)))
 
         return verb
 

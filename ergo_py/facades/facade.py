@@ -2,8 +2,8 @@
 `Blocking` and `Asyncio` are its kinds, which differ in how they wait.
 """
 
-import contextvars
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import outcome
@@ -94,9 +94,9 @@ class Blocking(Facade):
                 undo = None
 
         def start() -> None:
-            contextvars.Context().run(lambda: self._kernel.start(job, name="for a thread"))
+            self._kernel.start(job, name="for a thread")
 
-        bridge.post(start)
+        bridge.post(copy_context().run, start)
         try:
             parker.wait(None)
         except BaseException:
