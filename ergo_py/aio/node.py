@@ -14,7 +14,7 @@ from ..facades.facade import Asyncio
 from ..facades.handles import asyncio_entity
 from ..facades.node import NodeVerbs, ask, run
 from ..facades.rows import Function, Row, as_async, as_method, awaited
-from ..facades.streams import AsyncioEvents, asyncio_stream
+from ..facades.streams import AsyncioEvents, asyncio_map, asyncio_stream
 from ..facades.verb_call import VerbCall
 from ..node import Node
 from ..tasks.handle import Task
@@ -106,5 +106,5 @@ class AsyncioNode(NodeVerbs, Asyncio):
     entity: Final = asyncio_entity(Node.entity)
     events: Final = awaited(events)
     run_task: Final = _task(Node.run_task)
-    map_stream: Final = asyncio_stream(Node.map_stream)
+    map_stream: Final = asyncio_map(Node.map_stream)
     run: Final = awaited(run)

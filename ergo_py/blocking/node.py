@@ -11,7 +11,7 @@ from ..facades.facade import Blocking
 from ..facades.handles import blocking_entity
 from ..facades.node import NodeVerbs, ask, run
 from ..facades.rows import blocked, plain
-from ..facades.streams import BlockingEvents, blocking_stream
+from ..facades.streams import BlockingEvents, blocking_map, blocking_stream
 from ..node import Node
 from .main_thread import run_main
 from .tasks import blocking_task
@@ -54,7 +54,7 @@ class BlockingNode(NodeVerbs, Blocking):
     entity: Final = blocking_entity(Node.entity)
     events: Final = plain(events)
     run_task: Final = blocking_task(Node.run_task)
-    map_stream: Final = blocking_stream(Node.map_stream)
+    map_stream: Final = blocking_map(Node.map_stream)
     run: Final = blocked(run)
     run_main: Final = plain(run_main)
 

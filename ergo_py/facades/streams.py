@@ -1,19 +1,22 @@
 """`BlockingStream` and `AsyncioStream`: async iterators of a node, for other code."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 import outcome
 import trio
 
 from .._core.kernel import Kernel
+from .._core.runtime.bridge import Lock
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.messages import Published
 from ..streams.events import EventStream
 from ..streams.parts import CalledStream
-from ..tasks.stream import ClosableIterator, MapStream
+from ..tasks.stream import ClosableIterator, MapStream, bring_items
+from .demand import WANTED, AsyncioDemand, ThreadDemand, end_of_items
 from .facade import Asyncio, Blocking, Facade
 from .rows import DirectRow, as_method, value
 
@@ -22,7 +25,9 @@ __all__ = [
     "AsyncioStream",
     "BlockingEvents",
     "BlockingStream",
+    "asyncio_map",
     "asyncio_stream",
+    "blocking_map",
     "blocking_stream",
 ]
 
@@ -57,9 +62,15 @@ class _Stream(Facade, Generic[T]):
                         await self._subject.open()
                     if self._opening.cancelled_caught:
                         raise StopAsyncIteration
-                return outcome.Value(await self._subject.__anext__())
             except Exception as error:
                 return outcome.Error(error)
+            return await self._take()
+
+    async def _take(self) -> outcome.Outcome[T]:
+        try:
+            return outcome.Value(await self._subject.__anext__())
+        except Exception as error:
+            return outcome.Error(error)
 
     def _keep(self, taken: outcome.Outcome[T]) -> None:
         self._kept.appendleft(taken)
@@ -130,6 +141,138 @@ class AsyncioStream(_Stream[T], Asyncio, ClosableIterator):
             self._subject.close()
 
 
+class BlockingMap(BlockingStream[T]):
+    """The results of ``map_stream``. A plain iterable belongs to the thread that iterates over the
+    results: it takes an item where it asks for a result, when the node has room for the item.
+    """
+
+    def __init__(self, stream: MapStream[T], kernel: Kernel) -> None:
+        super().__init__(stream, kernel)
+        self._demand = ThreadDemand()
+        given = bring_items(stream, self._demand)
+        self._items: Iterable[object] = ()
+        if isinstance(given, AsyncIterable):  # for the node's loop, as an async function
+            bring_items(stream, given)
+        else:
+            self._items = given
+        self._iterator: Iterator[object] | None = None
+        """None before the first item is asked for, and after the last."""
+        self._has_begun = False
+        self._failure: Exception | None = None
+        """The exception of the iterable, for the end of the results."""
+        self._taking = Lock()
+        """Held by the thread that takes an item."""
+        self._is_left = False
+        """Whether the results have ended: no thread takes an item any more."""
+
+    def __next__(self) -> T:
+        while True:
+            try:
+                result = self._wait(self._step, self._keep)
+            except NodeStoppedError:
+                self._leave()
+                raise
+            if result is not WANTED:
+                break
+            self._take_item()
+        if isinstance(result, outcome.Error):
+            self._leave()
+            if isinstance(result.error, StopAsyncIteration):
+                failure, self._failure = self._failure, None
+                raise failure or StopIteration
+        return result.unwrap()
+
+    def close(self) -> None:
+        """End the iteration: cancel the functions in progress, and close the iterable, as a
+        generator does with the iterable of its ``yield from``.
+        """
+        try:
+            super().close()
+        finally:
+            self._leave()
+
+    def _take_item(self) -> None:
+        bridge = self._kernel.router.bridge
+        item: outcome.Outcome[object]
+        try:
+            with self._taking:
+                item = self._next_item()
+        except BaseException:  # Ctrl-C: the next step takes the item
+            bridge.undo(self._demand.ask)
+            raise
+        bridge.undo(self._demand.give, item)
+
+    def _next_item(self) -> outcome.Outcome[object]:
+        try:
+            if not self._has_begun and not self._is_left:
+                self._has_begun = True
+                self._iterator = iter(self._items)
+            if self._iterator is not None and not self._is_left:
+                return outcome.Value(next(self._iterator))
+        except StopIteration:
+            self._iterator = None
+        except Exception as error:
+            self._failure = error
+        return end_of_items()
+
+    def _leave(self) -> None:
+        """Close the iterator. A thread that takes an item meanwhile closes it at its next step."""
+        self._is_left = True
+        if not self._taking.acquire(blocking=False):
+            return
+        try:
+            iterator, self._iterator = self._iterator, None
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._taking.release()
+
+    # -- on the node's loop ------------------------------------------------------------------------
+
+    async def _take(self) -> outcome.Outcome[T]:
+        return await self._demand.step(super()._take)
+
+    def _keep(self, taken: outcome.Outcome[T]) -> None:
+        if taken is WANTED:
+            self._demand.ask()
+        else:
+            super()._keep(taken)
+
+
+class AsyncioMap(AsyncioStream[T]):
+    """The results of ``map_stream``. The iterable belongs to asyncio's loop, plain or async: a task
+    there takes an item when the node has room for it.
+    """
+
+    def __init__(self, stream: MapStream[T], kernel: Kernel) -> None:
+        super().__init__(stream, kernel)
+        self._demand = AsyncioDemand()
+        self._items = bring_items(stream, self._demand)
+
+    async def __anext__(self) -> T:
+        from .feeder import Feeder  # noqa: PLC0415 - as above
+
+        if self._demand.feeder is None:
+            self._check_loop()
+            give = partial(self._kernel.router.bridge.undo, self._demand.give)
+            self._demand.feeder = Feeder(self._items, give)
+        feeder = self._demand.feeder
+        try:
+            return await super().__anext__()
+        except StopAsyncIteration as end:
+            failure, feeder.failure = feeder.failure or end, None
+        raise failure
+
+    async def aclose(self) -> None:
+        """End the iteration: cancel the functions in progress, and close the iterable."""
+        try:
+            await super().aclose()
+        finally:
+            if self._demand.feeder is not None:
+                await self._demand.feeder.close()
+
+
 class _EventVerbs(Facade):
     """The values of an :class:`EventStream`."""
 
@@ -146,14 +289,28 @@ class AsyncioEvents(_EventVerbs, AsyncioStream[Published]):
 
 
 def blocking_stream(
-    function: Callable[Concatenate[Any, P], CalledStream[T] | MapStream[T]],
+    function: Callable[Concatenate[Any, P], CalledStream[T]],
 ) -> Callable[Concatenate[Any, P], BlockingStream[T]]:
     """A row of blocking facades, for a method that returns an async iterator."""
     return as_method(DirectRow(function, blocking=BlockingStream))
 
 
 def asyncio_stream(
-    function: Callable[Concatenate[Any, P], CalledStream[T] | MapStream[T]],
+    function: Callable[Concatenate[Any, P], CalledStream[T]],
 ) -> Callable[Concatenate[Any, P], AsyncioStream[T]]:
     """A row of asyncio facades, for a method that returns an async iterator."""
     return as_method(DirectRow(function, asyncio=AsyncioStream))
+
+
+def blocking_map(
+    function: Callable[Concatenate[Any, P], MapStream[T]],
+) -> Callable[Concatenate[Any, P], BlockingStream[T]]:
+    """A row of blocking facades, for a method that takes items and returns their results."""
+    return as_method(DirectRow(function, blocking=BlockingMap))
+
+
+def asyncio_map(
+    function: Callable[Concatenate[Any, P], MapStream[T]],
+) -> Callable[Concatenate[Any, P], AsyncioStream[T]]:
+    """A row of asyncio facades, for a method that takes items and returns their results."""
+    return as_method(DirectRow(function, asyncio=AsyncioMap))

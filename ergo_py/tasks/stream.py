@@ -20,7 +20,7 @@ from .function import Work, name_of, without_own_frames
 from .handle import Task
 from .process import Runner
 
-__all__ = ["ClosableIterator", "FailedItem", "MapStream", "TaskStream", "each"]
+__all__ = ["ClosableIterator", "FailedItem", "MapStream", "TaskStream", "bring_items", "each"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -173,6 +173,17 @@ class MapStream(TaskStream[R]):
             raise
 
 
+def bring_items(
+    stream: MapStream[Any], source: AsyncIterable[Any]
+) -> Iterable[Any] | AsyncIterable[Any]:
+    """Let a stream that has not begun take its items from another source. Returns the source so
+    far.
+    """
+    items = stream._items
+    before, items.source = items.source, source
+    return before
+
+
 class _Items:
     """The items in progress: pulled from their source, run, and kept until the consumer takes
     their results. The process of the stream knows this object, and not the iterator.
@@ -190,7 +201,7 @@ class _Items:
         on_failure: Callable[[Any, Exception], Any] | None,
     ) -> None:
         self._work = work
-        self._source = source
+        self.source = source
         self._at_once = at_once
         self._ordered = ordered
         self._timeout = timeout
@@ -218,7 +229,7 @@ class _Items:
         """Run the function for each item."""
         async with trio.open_nursery() as nursery:
             try:
-                async with aclosing(each(self._source)) as items:
+                async with aclosing(each(self.source)) as items:
                     await self.channel.wait_until(self._has_room)
                     async for item in items:
                         number = self._started

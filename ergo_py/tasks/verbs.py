@@ -181,8 +181,10 @@ class TaskVerbs:
 
         Args:
             function: called with an item; async on the loop, plain in a thread.
-            items: an iterable or an async iterable, of any length. A plain iterable must not
-                block.
+            items: an iterable or an async iterable, of any length. The code of the caller takes
+                the items: on the node's loop, where a plain iterable must not block; with
+                ``ergo_py.aio`` on asyncio's loop; with ``ergo_py.blocking`` in the thread that
+                iterates over the results.
             at_once: how many functions run at once.
             ordered: give the results in the order of the items; False: as they come.
             timeout: seconds that the function may take for an item, which fails with

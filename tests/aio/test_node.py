@@ -305,10 +305,38 @@ async def cancel_a_step(stream: Any, let_it_take: Callable[[], object]) -> None:
     """Cancel a step that has taken a part, and asyncio's loop has not seen the part yet."""
     step = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
+    await cancel_in_the_middle(step, let_it_take)
+
+
+async def cancel_in_the_middle(
+    step: asyncio.Future[Any], let_it_take: Callable[[], object]
+) -> None:
     let_it_take()
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
         await step
+
+
+class Held:
+    """A function that has its item, and waits before it returns."""
+
+    def __init__(self, function: Callable[[int], int]) -> None:
+        self.function = function
+        self.loop = asyncio.get_running_loop()
+        self.begun, self.may_end = asyncio.Event(), threading.Event()
+
+    def __call__(self, number: int) -> int:
+        self.loop.call_soon_threadsafe(self.begun.set)
+        assert self.may_end.wait(20)
+        return self.function(number)
+
+
+async def cancel_a_result(stream: Any, held: Held) -> None:
+    """The same for a stream that takes items on asyncio's loop."""
+    step = asyncio.ensure_future(anext(stream))
+    await held.begun.wait()
+    held.may_end.set()
+    await cancel_in_the_middle(step, lambda: block_until_taken(stream))
 
 
 def block_until_taken(stream: Any) -> None:
@@ -319,9 +347,10 @@ def block_until_taken(stream: Any) -> None:
 
 @on_asyncio
 async def test_a_cancelled_step_keeps_its_part_for_the_next_step(node: AsyncioNode) -> None:
-    async with node.map_stream(abs, range(5)) as stream:
-        for _ in range(2):  # what was kept can be kept again
-            await cancel_a_step(stream, lambda: block_until_taken(stream))
+    held = Held(abs)
+    async with node.map_stream(held, range(5)) as stream:
+        await cancel_a_result(stream, held)
+        await cancel_a_step(stream, lambda: None)  # what was kept can be kept again
         assert [part async for part in stream] == [0, 1, 2, 3, 4]
 
 
@@ -341,7 +370,7 @@ class Quiet(Actor):
 async def test_parts_of_steps_that_are_cancelled_together_keep_their_order(
     node: AsyncioNode,
 ) -> None:
-    quiet = await node.spawn(Quiet)
+    quiet, counter = await node.spawn(Quiet), await node.spawn(Counter)
 
     def block_until_quiet() -> None:
         done = threading.Event()
@@ -355,7 +384,7 @@ async def test_parts_of_steps_that_are_cancelled_together_keep_their_order(
 
     for _ in range(5):
         got: list[int] = []
-        async with node.map_stream(same, range(5)) as stream:
+        async with node.call_stream(counter, "parts") as stream:
             reading = [read_after_a_cancellation(stream, got) for _ in range(3)]
             readers = [asyncio.ensure_future(each) for each in reading]
             await asyncio.sleep(0)
@@ -381,8 +410,9 @@ async def test_a_cancelled_step_keeps_the_failure_of_its_stream(node: AsyncioNod
     def fail(number: int) -> int:
         raise Failed(str(number))
 
-    async with node.map_stream(fail, [7]) as stream:
-        await cancel_a_step(stream, lambda: block_until_taken(stream))
+    held = Held(fail)
+    async with node.map_stream(held, [7]) as stream:
+        await cancel_a_result(stream, held)
         with pytest.raises(Failed, match="7"):
             await anext(stream)
         assert [part async for part in stream] == []
@@ -390,8 +420,9 @@ async def test_a_cancelled_step_keeps_the_failure_of_its_stream(node: AsyncioNod
 
 @on_asyncio
 async def test_a_closed_stream_has_no_kept_part(node: AsyncioNode) -> None:
-    stream = node.map_stream(abs, range(5))
-    await cancel_a_step(stream, lambda: block_until_taken(stream))
+    held = Held(abs)
+    stream = node.map_stream(held, range(5))
+    await cancel_a_result(stream, held)
     await stream.aclose()
     assert [part async for part in stream] == []
 

@@ -684,14 +684,18 @@ def test_an_interrupted_step_keeps_its_part_for_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with quiet_node() as node:
-        stream = node.map_stream(abs, range(3))
+        node.open_topic("news", buffer=3)
+        for number in range(3):
+            node.publish("news", number)
+        results, events = node.map_stream(abs, range(3)), node.events("news")
         monkeypatch.setattr("ergo_py.facades.facade.Parker", Interrupted)
-        for _ in range(2):
+        for stream in (results, results, events, events):
             with pytest.raises(KeyboardInterrupt):
                 next(stream)
         monkeypatch.undo()
 
-        assert list(stream) == [0, 1, 2]
+        assert [next(events).message for _ in range(3)] == [0, 1, 2]
+        assert list(results) == [0, 1, 2]
 
 
 def test_an_interrupted_supervise_finds_that_its_supervisor_has_ended(
