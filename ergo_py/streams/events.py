@@ -10,6 +10,7 @@ from .._core.tables.pending_calls import Caller
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.ids import EventName, Ref
+from .._core.vocabulary.late_methods import dataclass
 from .._core.vocabulary.messages import Down, Published
 from .._core.vocabulary.options import DEFAULTS, check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
@@ -103,6 +104,13 @@ class _Publications(Channel[Published]):
             self.finish()
 
 
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """To the subscriber itself: it has served all publications of its event."""
+
+    reason: Reason
+
+
 class Subscriber(Behaviour):
     """The process that subscribes for a stream."""
 
@@ -119,6 +127,9 @@ class Subscriber(Behaviour):
 
     def handle_message(self, message: object, sender: object) -> None:
         if type(message) is Down:
+            # The end of an event may overtake its last publications, which wait in the mailbox.
+            self.send(self.pid, _Last(message.reason))
+        elif type(message) is _Last:
             self._waiting.end(message.reason)
             self.stop()
         else:

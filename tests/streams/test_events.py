@@ -113,6 +113,18 @@ async def test_a_reader_that_waits_is_woken_when_the_node_stops() -> None:
         node.events("news")
 
 
+async def test_a_stream_has_the_publications_before_the_end_of_its_event() -> None:
+    async with running_node() as node:
+        node.open_topic("news")
+        stream = node.events("news")
+        for number in range(3):
+            node.publish("news", number)
+        node.close_topic("news")  # in the same turn: a failure overtakes what waits
+
+        assert [event.message async for event in stream] == [0, 1, 2]
+        assert stream.reason == Unregistered()
+
+
 async def test_a_slow_reader_loses_the_oldest_publications_which_are_counted() -> None:
     async with running_node() as node:
         node.open_topic("news")
