@@ -15,6 +15,7 @@ from .._core.vocabulary.errors import NotAllowedError
 from .._core.vocabulary.info import ExitReport
 from ..blocking.loop_thread import OwnedNode
 from ..blocking.loop_thread import open_node as open_blocking_node
+from ..facades.node import NodeVerbs, node_of
 from ..node import Node
 from .node import AsyncioNode
 
@@ -124,8 +125,8 @@ def open_node(name: str = "node@localhost", **options: Unpack[NodeKeywords]) -> 
     return OpenNode(name, options)
 
 
-def handle(node: Node) -> AsyncioNode:
-    """The methods of a node in a running trio program, for code on an asyncio loop in another
-    thread, such as the coroutines of ``AsyncioCalls``.
+def handle(node: Node | NodeVerbs) -> AsyncioNode:
+    """The methods of a node in a running program of trio, or in a thread of its own, for code on an
+    asyncio loop in another thread, such as the coroutines of ``AsyncioCalls``.
     """
-    return AsyncioNode(node)
+    return AsyncioNode(node_of(node))

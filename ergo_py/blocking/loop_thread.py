@@ -29,6 +29,7 @@ from .._core.runtime.dispatcher_threads import job_here
 from .._core.runtime.thread_parent import is_thread_of
 from .._core.vocabulary.errors import NodeStoppedError, NotAllowedError
 from .._core.vocabulary.info import ExitReport
+from ..facades.node import NodeVerbs, node_of
 from ..node import Node
 from ..node import open_node as open_async_node
 from .node import BlockingNode
@@ -203,8 +204,8 @@ def open_node(name: str = "node@localhost", **options: Unpack[NodeKeywords]) -> 
     return OwnedNode(name, options)
 
 
-def handle(node: Node) -> BlockingNode:
-    """The blocking methods of a node in a running trio program, for that program's other
-    threads.
+def handle(node: Node | NodeVerbs) -> BlockingNode:
+    """The blocking methods of a node in a running program of trio or of asyncio, for that program's
+    other threads, such as those of plain endpoints in FastAPI.
     """
-    return BlockingNode(node)
+    return BlockingNode(node_of(node))

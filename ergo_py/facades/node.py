@@ -15,7 +15,7 @@ from .._core.messaging.requests import ask as begin_call
 from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.common import check_priority, check_timeout
 from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.errors import ProcessUnknownError
+from .._core.vocabulary.errors import BadInputError, ProcessUnknownError
 from .._core.vocabulary.ids import Called, Target
 from .._core.vocabulary.messages import Request, Untyped
 from ..node import Node
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..network.remote_node import RemoteNode
     from .remote_node import AsyncioRemoteNode, BlockingRemoteNode
 
-__all__ = ["NodeVerbs", "ask", "run", "trace"]
+__all__ = ["NodeVerbs", "ask", "node_of", "run", "trace"]
 
 _OF_ASYNCIO: Final = {
     "ask": "write `asyncio.create_task(node.call(…))`",
@@ -125,6 +125,24 @@ async def trace(
         to, types=types, callbacks=callbacks, contents=contents, limit=limit, seconds=seconds
     ) as entries:
         return [entry async for entry in entries]
+
+
+def node_of(given: "Node | NodeVerbs") -> Node:
+    """The node of an argument of ``handle``.
+
+    Raises:
+        BadInputError: it is no node.
+    """
+    if isinstance(given, NodeVerbs):
+        return given._subject
+    if not isinstance(given, Node):
+        raise BadInputError(
+            "handle(node)",
+            given,
+            "an open node, as `as node` of `open_node(…)` of ergo_py, ergo_py.aio or "
+            "ergo_py.blocking names it",
+        )
+    return given
 
 
 def _end(node: Node, supervisor: SupervisorHandle) -> None:

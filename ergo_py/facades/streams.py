@@ -12,6 +12,7 @@ import trio
 from .._core.kernel import Kernel
 from .._core.runtime.bridge import Lock
 from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.hints import explain
 from .._core.vocabulary.messages import Published
 from ..streams.events import EventStream
 from ..streams.parts import CalledStream
@@ -70,6 +71,7 @@ class _Stream(Facade, Generic[T]):
         try:
             return outcome.Value(await self._subject.__anext__())
         except Exception as error:
+            explain(error)
             return outcome.Error(error)
 
     def _keep(self, taken: outcome.Outcome[T]) -> None:

@@ -611,7 +611,7 @@ def test_a_block_ends_while_all_threads_of_the_executor_wait_for_its_node() -> N
     async def main() -> Any:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         async with open_node(log_output="none") as node:
-            plain = blocking.handle(await node.run(lambda inner: inner))
+            plain = blocking.handle(node)
             waiting = asyncio.create_task(
                 asyncio.to_thread(plain.wait_ended, await node.spawn(Counter))
             )

@@ -13,10 +13,12 @@ import trio
 
 from ergo_py import Actor, Application, Caller, ChildSpec, Node, Shutdown
 from ergo_py.aio import AsyncioNode
+from ergo_py.aio import handle as asyncio_handle
 from ergo_py.aio import open_node as open_asyncio_node
 from ergo_py.blocking import BlockingNode
+from ergo_py.blocking import handle as blocking_handle
 from ergo_py.blocking import open_node as open_blocking_node
-from ergo_py.errors import NotAllowedError, ProcessUnknownError
+from ergo_py.errors import BadInputError, NotAllowedError, ProcessUnknownError
 from ergo_py.facades import handles
 from ergo_py.facades.facade import Asyncio
 from ergo_py.facades.node import NodeVerbs
@@ -246,13 +248,18 @@ async def test_a_mock_of_an_asyncio_node_is_awaited(node: AsyncioNode) -> None:
     mock.kill.assert_awaited_once_with("x")
 
 
-async def sleep_on_asyncio() -> None:
+async def sleep_on_asyncio(*_: object) -> None:
     await asyncio.sleep(0.01)
 
 
 @on_asyncio
 async def test_asyncio_code_on_the_loop_of_the_node_is_told_to_use_trio(node: AsyncioNode) -> None:
-    for verb in (node.run(lambda _: sleep_on_asyncio()), node.run_task(sleep_on_asyncio)):
+    results = node.map_stream(sleep_on_asyncio, [1])
+    for verb in (
+        node.run(lambda _: sleep_on_asyncio()),
+        node.run_task(sleep_on_asyncio),
+        anext(results),
+    ):
         with pytest.raises(RuntimeError) as caught:
             await verb
         assert any("`await trio.sleep(…)`" in note for note in caught.value.__notes__)
@@ -265,6 +272,39 @@ def test_asyncio_code_that_synchronous_code_runs_is_told_to_use_trio() -> None:
     ):
         node.run(lambda _: sleep_on_asyncio())
     assert any("`await trio.sleep(…)`" in note for note in caught.value.__notes__)
+
+
+@on_asyncio
+async def test_other_threads_of_an_asyncio_program_get_verbs_that_block(node: AsyncioNode) -> None:
+    await node.spawn(Counter, 5, name="counter")
+    blocking = blocking_handle(node)
+
+    assert await asyncio.to_thread(blocking.call, "counter", "total") == 5
+    assert await asyncio_handle(blocking).call("counter", "total") == 5
+
+
+@pytest.mark.parametrize("make", [blocking_handle, asyncio_handle])
+def test_only_an_open_node_has_a_handle(make: Any) -> None:
+    for wrong in (None, "demo@localhost", open_asyncio_node()):
+        with pytest.raises(BadInputError, match=r"handle\(node\): .* an open node"):
+            make(wrong)
+
+
+@pytest.mark.parametrize("verb", ["send", "call"])
+def test_an_error_about_a_handle_as_an_address_names_its_pid(verb: str) -> None:
+    with open_blocking_node(log_output="none", watchdog=None) as node:
+        supervisor = node.supervise([ChildSpec("counter", Counter)])
+        for wrong in (supervisor, supervisor.children()[0], node.run_task(len, "x")):
+            with pytest.raises(BadInputError, match=r"write its `\.pid`"):
+                getattr(node, verb)(wrong, 1)
+
+
+def test_a_callback_on_the_loop_that_uses_a_blocking_node_is_told_what_to_write() -> None:
+    with (
+        open_blocking_node(log_output="none", watchdog=None) as node,
+        pytest.raises(NotAllowedError, match=r"or `await self\.call\(\.\.\.\)` in a callback"),
+    ):
+        node.run(lambda _: node.call("counter", "total"))
 
 
 @on_asyncio

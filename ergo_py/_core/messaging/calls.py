@@ -541,7 +541,10 @@ class Calls:
         process calls.
         """
         bridge = self._router.bridge
-        bridge.refuse_on_loop("a call from a thread", "`await node.call(...)`")
+        bridge.refuse_on_loop(
+            "a call from a thread",
+            "`await node.call(...)` with the node itself, or `await self.call(...)` in a callback,",
+        )
         # For its error only: an address of a wrong type is the fault of this line, and raises in
         # the thread that wrote it.
         self._router.resolve(to)

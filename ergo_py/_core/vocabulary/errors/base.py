@@ -53,6 +53,8 @@ class TargetTypeError(BadInputError, TypeError):
             owner, _, verb = str(getattr(given, "__qualname__", "")).rpartition(".")
             before = "node." if owner.endswith("Node") else "self." if owner in _ACTING else ""
             allowed += f"; `await` is missing: write `await {before}{verb}(…)`"
+        elif hasattr(type(given), "pid"):  # a handle, a task, a child
+            allowed += "; write its `.pid`"
         super().__init__("target", given, allowed)
 
 
