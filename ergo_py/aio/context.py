@@ -38,6 +38,14 @@ class OpenNode:
 
     if not TYPE_CHECKING:  # type checkers report this themselves
 
+        def __enter__(self) -> NoReturn:
+            raise NotAllowedError(
+                "a node is up while entered: write `async with open_node(...) as node:`; or, in "
+                "code that is not async, `from ergo_py.blocking import open_node`"
+            )
+
+        __exit__ = __await__ = __enter__
+
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("_"):
                 # Python itself probes for special methods.

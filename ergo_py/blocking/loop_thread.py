@@ -17,7 +17,7 @@ from contextlib import suppress
 from importlib import import_module
 from time import monotonic
 from types import TracebackType
-from typing import Final, Unpack
+from typing import TYPE_CHECKING, Final, NoReturn, Unpack
 from weakref import WeakSet
 
 import outcome
@@ -79,6 +79,17 @@ class OwnedNode(BlockingNode):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    if not TYPE_CHECKING:  # type checkers report this themselves
+
+        def __aenter__(self) -> NoReturn:
+            self._ask_to_stop()
+            raise NotAllowedError(
+                "the verbs of this node block: write `with open_node(...) as node:`, without "
+                "`async` and `await`; or, on asyncio's loop, `from ergo_py.aio import open_node`"
+            )
+
+        __aexit__ = __aenter__
 
     def close(self, timeout: float | None = None) -> ExitReport | None:
         """Stop the node and end its thread; return its exit report, or None if that took longer

@@ -283,6 +283,35 @@ async def test_other_threads_of_an_asyncio_program_get_verbs_that_block(node: As
     assert await asyncio_handle(blocking).call("counter", "total") == 5
 
 
+async def enter_a_blocking_node() -> None:
+    opened: Any = open_blocking_node(log_output="none", watchdog=None)
+    try:
+        async with opened:
+            pass
+    finally:
+        opened.close()
+
+
+async def await_a_node() -> None:
+    opened: Any = open_asyncio_node()
+    await opened
+
+
+def enter_an_asyncio_node() -> None:
+    opened: Any = open_asyncio_node()
+    with opened:
+        pass
+
+
+def test_a_node_that_is_entered_in_a_wrong_way_says_the_line() -> None:
+    with pytest.raises(NotAllowedError, match=r"write `with open_node.* ergo_py\.aio import"):
+        asyncio.run(enter_a_blocking_node())
+    with pytest.raises(NotAllowedError, match=r"write `async with open_node"):
+        asyncio.run(await_a_node())
+    with pytest.raises(NotAllowedError, match=r"`async with open_node.* ergo_py\.blocking import"):
+        enter_an_asyncio_node()
+
+
 @pytest.mark.parametrize("make", [blocking_handle, asyncio_handle])
 def test_only_an_open_node_has_a_handle(make: Any) -> None:
     for wrong in (None, "demo@localhost", open_asyncio_node()):
