@@ -328,7 +328,7 @@ def test_an_error_about_a_handle_as_an_address_names_its_pid(verb: str) -> None:
                 getattr(node, verb)(wrong, 1)
 
 
-def test_a_callback_on_the_loop_that_uses_a_blocking_node_is_told_what_to_write() -> None:
+def test_an_error_about_a_blocking_call_on_the_loop_names_the_verb_of_a_callback() -> None:
     with (
         open_blocking_node(log_output="none", watchdog=None) as node,
         pytest.raises(NotAllowedError, match=r"or `await self\.call\(\.\.\.\)` in a callback"),
