@@ -71,8 +71,8 @@ _BOTH = (
 _SECOND_PASS = (
     "A descriptor of its own wakes the loop, and the loop wakes the process, which runs in the "
     "next pass of trio's scheduler: that pass is a quarter of the time. A bare task that waits for "
-    "the descriptor and does the work itself has no second pass, and still needs more than half of "
-    "run_sync_soon's time; the kernel's part alone is a fifth."
+    "the descriptor and does the work itself, the line by hand, has no second pass, and still "
+    "needs more than half of run_sync_soon's time; the kernel's part alone is a fifth."
 )
 _POLLED = (
     "It is written in C. A poller on trio, written by hand in Python, that reads, calls a function "
@@ -346,7 +346,8 @@ GOALS: tuple[Reason, ...] = (
         "process, flood",
         "Of the processor time a third is the send, which finds the receiver, checks whether it is "
         "open and asleep and makes an envelope, and a fifth the message loop; the garbage "
-        "collector scans the envelopes that pile up. The floor has none of that. " + _BOTH,
+        "collector scans the envelopes that pile up. The floor, a deque and a flag by hand, has "
+        "none of that, and is the limit. " + _BOTH,
     ),
     Reason("idle", _SECOND_PASS),
     Reason(
@@ -367,7 +368,9 @@ GOALS: tuple[Reason, ...] = (
         "restart",
         "A third is trio's: two turns of the scheduler, a task that ends and a task that starts. "
         "Of the rest the spawn, the supervisor's decision and the crash report are about a quarter "
-        "each; to take the old process out of the tables is a fifth.",
+        "each; to take the old process out of the tables is a fifth. By hand there is a mailbox "
+        "with its task, a task that waits for its end, and the error with its traceback: no name, "
+        "no limit of restarts, no report, no links and no monitors.",
     ),
     Reason("two programs", _TALKING),
     Reason("a node with a network", _INSIDE),
@@ -392,6 +395,20 @@ GOALS: tuple[Reason, ...] = (
         "code of the framework for each read, for any number of commands in it: the message from "
         "the connection to the session and the message back, with mailbox, turn, counters and "
         "timeouts, and the session's call to the store.",
+    ),
+    Reason(
+        "short connections",
+        "A thread begins and ends with each connection, as it does by hand. Here it is the reader "
+        "of a meta-process, with an owner, a last message and a bounded end, and each step between "
+        "thread and loop waits for the interpreter's lock; asyncio starts no thread at all. For "
+        "short connections use the reader task.",
+        line="thread",
+    ),
+    Reason(
+        "newcomers",
+        "A thread begins with each connection while the loop serves the others: the thread waits "
+        "for the interpreter's lock, and so does the loop.",
+        line="thread",
     ),
     Reason(
         "short connections",
@@ -448,8 +465,9 @@ GOALS: tuple[Reason, ...] = (
     ),
     Reason(
         "start-up",
-        "An actor brings the kernel, 140 modules. Half of their time makes 390 classes, a fifth "
-        "reads bytecode.",
+        "An actor brings the kernel. By hand, as many modules with as many classes and functions, "
+        "each function a single line, take half of the time beyond trio; the rest reads longer "
+        "bytecode, and writes the annotations and the defaults of the functions.",
     ),
 )
 

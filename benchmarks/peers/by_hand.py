@@ -10,24 +10,6 @@ from ..workloads.publish import ROUNDS
 __all__ = ["ADDS"]
 
 
-def _fail(message: object) -> None:
-    raise ValueError(message)
-
-
-async def _restart(size: int) -> Figures:
-    """A mailbox, its task, and a loop around it that makes the next task."""
-    with Stopwatch() as watch:
-        for _ in range(size):
-            actor = FloorActor(_fail)
-            actor.put("fail")
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(actor.run)
-            except* ValueError:
-                pass
-    return watch.each(size)
-
-
 async def _publish(size: int) -> Figures:
     """A mailbox for each."""
     left = size * ROUNDS
@@ -54,6 +36,5 @@ async def _publish(size: int) -> Figures:
 
 
 ADDS: dict[str, dict[str, Variant]] = {
-    "restart": {"floor": on_loop(_restart)},
     "publish to 10,000 subscribers": {"floor": on_loop(_publish)},
 }

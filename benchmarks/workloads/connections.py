@@ -20,6 +20,7 @@ from ergo_py.meta.sockets.tcp import TCPServer
 from ..clocks import Stopwatch
 from ..harness import Case, Figures, Goal, Line, Variant, on_loop
 from ..load import Load
+from .tcp import by_hand_in_threads
 
 _BUSY = 100
 _REQUESTS = 4
@@ -163,18 +164,23 @@ def _variants(measure: Measure) -> dict[str, Variant]:
         "trio": on_loop(_trio, measure),
         "asyncio streams": _on_asyncio(_asyncio, measure),
         "socketserver": partial(_socketserver, measure),
+        "floor, threads": on_loop(by_hand_in_threads, measure, False),
+        "floor, threads and loop": on_loop(by_hand_in_threads, measure, True),
     }
 
 
 def _lines(figure: str, of: str) -> list[Line]:
     goal = (Goal("reach", 2.0, of),)
+    in_threads = (Goal("reach", 2.0, "asyncio streams"),)
     return [
         Line("reader task, an actor each", "ergo task", figure=figure, goals=goal),
         Line("reader task, an async actor each", "ergo task, async", figure=figure, goals=goal),
         Line("reader task, one actor for all", "ergo task, shared", figure=figure, goals=goal),
-        Line("reader thread, an actor each", "ergo thread", figure=figure),
+        Line("reader thread, an actor each", "ergo thread", figure=figure, goals=in_threads),
         Line("reader thread, an async actor each", "ergo thread, async", figure=figure),
         Line("reader thread, one actor for all", "ergo thread, shared", figure=figure),
+        Line("by hand, a thread for each that answers", "floor, threads", figure=figure),
+        Line("by hand, a thread for each and the loop", "floor, threads and loop", figure=figure),
     ]
 
 

@@ -2,12 +2,17 @@
 service for a send.
 """
 
+from collections import deque
+from typing import NoReturn
+
 import trio
+from trio.lowlevel import current_task, reschedule, wait_task_rescheduled
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import PID, Actor, ChildSpec, open_node
 
 from ..clocks import Latch, Stopwatch
+from ..floor import FloorActor
 from ..harness import Case, Figures, Goal, Line, on_loop
 from .life import Idle, settle
 
@@ -42,6 +47,35 @@ async def _restart(children: int, size: int) -> Figures:
         with watch:
             await latch.wait()
     return watch.each(rounds * children)
+
+
+def _fail(message: object) -> NoReturn:
+    raise ValueError(message)
+
+
+async def _restart_by_hand(size: int) -> Figures:
+    """A supervisor, its task, and a mailbox with a task that fails at its first message: the
+    supervisor wakes up, keeps the error with its traceback, and starts the next task.
+    """
+    kept: deque[Exception] = deque(maxlen=100)
+
+    async def run(actor: FloorActor, supervisor: trio.lowlevel.Task) -> None:
+        try:
+            await actor.run()
+        except ValueError as error:
+            kept.append(error)
+            reschedule(supervisor)
+
+    watch = Stopwatch()
+    async with trio.open_nursery() as nursery:
+        with watch:
+            for _ in range(size):
+                actor = FloorActor(_fail)
+                actor.put("fail")
+                nursery.start_soon(run, actor, current_task())
+                await wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    assert kept[-1].__traceback__ is not None
+    return watch.each(size)
 
 
 async def _spawn(size: int) -> Figures:
@@ -106,7 +140,7 @@ CASES = [
     Case(
         name="restart",
         about=(
-            "crash to running successor, no back-off; "
+            "crash to running successor, no back-off; floor: two bare tasks, and the error kept; "
             "spawn: a bare spawn, many in a row or one at a time"
         ),
         unit="µs",
@@ -115,6 +149,7 @@ CASES = [
         variants={
             "ergo": on_loop(_restart, 1),
             "ergo 100": on_loop(_restart, 100),
+            "floor": on_loop(_restart_by_hand),
             "spawn": on_loop(_spawn),
             "spawn one at a time": on_loop(_spawn_one_at_a_time),
         },
@@ -122,8 +157,9 @@ CASES = [
             Line(
                 "one child, again and again",
                 "ergo",
-                goals=(Goal("reach", 3.0, "spawn one at a time"),),
+                goals=(Goal("reach", 3.0, "spawn one at a time"), Goal("reach", 45.0)),
             ),
+            Line("one child, by hand", "floor"),
             Line("100 children at once", "ergo 100", goals=(Goal("reach", 3.0, "spawn"),)),
         ],
         reference="spawn",

@@ -10,6 +10,7 @@ import socketserver
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -183,20 +184,25 @@ async def _by_hand_polled(has_actors: bool, size: int, count: int) -> Figures:
     return figures
 
 
-async def _by_hand_in_threads(size: int, count: int) -> Figures:
-    """A thread for each connection, blocked in ``recv``; its data goes into a queue, and the loop
-    writes it back.
+async def by_hand_in_threads(
+    measure: Callable[[int, int], Figures], hops: bool, count: int
+) -> Figures:
+    """A thread for each connection, blocked in ``recv``. If it ``hops``, its data goes into a
+    queue, and the loop writes it back; if not, the thread does. ``measure`` gets the port.
     """
     queue: deque[tuple[socket.socket, bytes]] = deque()
     armed = False
-    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     bell, ring = socket.socketpair()
     bell.setblocking(False)
 
     def read(sock: socket.socket) -> None:
         nonlocal armed
-        with sock:
+        with sock, suppress(ConnectionError):  # the load has ended
             while data := sock.recv(65536):
+                if not hops:
+                    sock.sendall(data)
+                    continue
                 queue.append((sock, data))
                 if not armed:
                     armed = True
@@ -219,16 +225,15 @@ async def _by_hand_in_threads(size: int, count: int) -> Figures:
             armed = False
             while queue:
                 sock, data = queue.popleft()
-                await _send(sock, data)
+                with suppress(OSError):  # the load has ended
+                    await _send(sock, data)
 
     accepting = threading.Thread(target=accept)
     with bell, ring, listener:
         accepting.start()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
-            figures = await trio.to_thread.run_sync(
-                load_tcp, listener.getsockname()[1], size, count
-            )
+            figures = await trio.to_thread.run_sync(measure, listener.getsockname()[1], count)
             nursery.cancel_scope.cancel()
         listener.shutdown(socket.SHUT_RDWR)
         accepting.join()
@@ -334,7 +339,9 @@ def _variants(size: int) -> dict[str, Variant]:
         "ergo task": on_loop(_ergo, "task", Echo, size),
         "ergo task, an actor each": on_loop(_ergo, "task", Door, size),
         "floor": on_loop(_by_hand, size),
-        "floor, threads": on_loop(_by_hand_in_threads, size),
+        "floor, threads": on_loop(
+            by_hand_in_threads, lambda port, count: load_tcp(port, size, count), True
+        ),
         "trio": on_loop(_trio, size),
         "asyncio streams": partial(_asyncio, _streams, size),
         "asyncio protocol": partial(_asyncio, _protocol, size),
