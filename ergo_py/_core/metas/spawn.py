@@ -119,7 +119,8 @@ async def spawn_meta(
 
 def spawn_meta_in_passing(owner: Process | Meta, behaviour: Any, options: MetaOptions) -> Meta:
     """Make a meta-process without a task and without waiting, for a behaviour that can do all of
-    ``init`` in passing. The caller has to call ``reader.begin`` next.
+    ``init`` in passing. A reader with a thread runs; without one, the caller has to call
+    ``reader.begin`` next.
 
     Raises:
         SpawnError: the meta-process could not be started; everything is cleaned up.
@@ -132,6 +133,8 @@ def spawn_meta_in_passing(owner: Process | Meta, behaviour: Any, options: MetaOp
             raise _stopped(meta)
         if meta.kernel.options.debug_shared_state:
             behaviour._watch_writes()
+        if meta.reader.has_thread:
+            meta.reader.start()
     except BaseException as error:
         _raise_failure(meta, error, _abort(meta, error))
     meta.started()

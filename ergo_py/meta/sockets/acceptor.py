@@ -388,12 +388,12 @@ class Births:
             receivers = server._receivers
             plan = receivers.plan_actor() if receivers.makes_actors else None
             if (
-                server.poller is not None
+                (server.poller is not None or meta.reader.has_thread)
                 and server._contexts is None
                 and (plan is None or starts_at_once(meta, plan))
             ):
-                # Nothing has to wait, as for most connections: the poller reads them, and there is
-                # no handshake.
+                # Nothing has to wait, as for most connections: the poller or a thread reads them,
+                # and there is no handshake.
                 meta.handler.context.copy().run(self._begin_at_once, connection, sock, plan)
             else:
                 self._begin_in_task(connection, sock, plan)
@@ -440,7 +440,8 @@ class Births:
         born = spawn_meta_in_passing(owner, connection, self._options)
         # Without a ring for the acceptor: the connection took no place among those under way.
         self.made += 1
-        born.reader.begin(partial(connection._reader.read_in_passing, self._server.poller))
+        if not born.reader.has_thread:
+            born.reader.begin(partial(connection._reader.read_in_passing, self._server.poller))
 
     def go_on_with(self, connection: StreamConnection, session: Process, unsent: bytes) -> None:
         """Spawn a connection that comes from the program before, for a session that has started.

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ergo_py import Behind, Node, Shutdown
+from ergo_py._core.messaging.clock import Clock
+from ergo_py._core.tables.pending_calls import Deadline
 from ergo_py.meta.sockets.messages import (
     Cause,
     TCPClose,
@@ -416,6 +418,31 @@ async def test_the_end_of_the_stream_comes_after_bytes_that_waited_for_the_recei
         gate.set()
         assert (await mail.first(TCPDisconnected)).reason is Cause.EOF
         assert await mail.bytes(0) == sent + b"last"
+
+
+async def test_a_stream_that_ends_with_nothing_to_answer_ends_without_a_wait(
+    wire: Wire, buffers: list[ScriptedBuffer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed: list[float] = []
+
+    def arm(clock: Clock, deadline: Deadline, seconds: float) -> None:
+        armed.append(seconds)
+        arm_call(clock, deadline, seconds)
+
+    arm_call = Clock.arm_call
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        with wire.dial_plain(server) as sock:
+            await mail.first(TCPConnected)
+            await trio.testing.wait_all_tasks_blocked()
+            monkeypatch.setattr(Clock, "arm_call", arm)
+            sock.shutdown(socket.SHUT_WR)
+            ended = await mail.first(TCPDisconnected)
+            monkeypatch.undo()
+
+    assert ended.reason is Cause.EOF
+    assert armed == []
+    assert len(buffers) == 1
 
 
 @in_threads

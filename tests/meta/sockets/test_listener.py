@@ -30,7 +30,7 @@ from ergo_py import (
     Reason,
     Shutdown,
 )
-from ergo_py._core.runtime.bridge import Bridge
+from ergo_py._core.runtime.bridge import Bridge, ReaderThread
 from ergo_py.errors import CallTimeoutError, ProcessUnknownError, UnhandledCallError
 from ergo_py.meta import TCP
 from ergo_py.meta.parsing.framing import LengthHeader
@@ -752,6 +752,29 @@ async def test_an_actor_without_its_connection_ends(tmp_path: Path) -> None:
         assert mail.heard == []
 
 
+async def test_a_connection_whose_thread_cannot_start_ends_and_the_server_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(_thread: ReaderThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    wire = Wire("tcp", "thread", tmp_path)
+    mail = Mail()
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Session, mail, echo))
+        with monkeypatch.context() as patch:
+            patch.setattr(ReaderThread, "start", no_more)
+            async with await wire.dial(server) as refused:
+                answer = await refused.receive_some()
+        async with await wire.dial(server) as taken:
+            await taken.send_all(b"now?")
+            second = await taken.receive_some()
+
+        assert (answer, second) == (b"", b"now?")
+        assert node.info().reader_threads == 2
+        assert [type(message) for message in mail.heard[:1]] == [TCPConnected]
+
+
 class Leaves(Ear):
     """The actor of a connection, which ends the whole program."""
 
@@ -837,20 +860,26 @@ class TaskNames(trio.abc.Instrument):
         self.names.append(task.name)
 
 
-async def test_connections_that_end_together_have_no_task(tmp_path: Path) -> None:
-    wire = Wire("tcp", "task", tmp_path)
+@pytest.mark.parametrize("reader", ["task", "thread"])
+async def test_connections_begin_and_end_together_without_a_task(
+    tmp_path: Path, reader: ReaderKind
+) -> None:
+    wire = Wire("tcp", reader, tmp_path)
     async with wired_node() as node:
         server, mail = await serve(node, wire)
-        socks = [wire.dial_plain(server) for _ in range(5)]
-        await mail.wait_for(TCPConnected, 5)
-        await trio.testing.wait_all_tasks_blocked()
-        made = TaskNames()
-        trio.lowlevel.add_instrument(made)
-        # All at once, before the loop runs again.
-        for sock in socks:
-            sock.close()
-        ended = await mail.wait_for(TCPDisconnected, 5)
-        trio.lowlevel.remove_instrument(made)
+        # The server starts the task that serves all readers with its first connection.
+        with wire.dial_plain(server):
+            await mail.wait_for(TCPConnected, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            made = TaskNames()
+            trio.lowlevel.add_instrument(made)
+            socks = [wire.dial_plain(server) for _ in range(5)]
+            await mail.wait_for(TCPConnected, 6)
+            # All at once, before the loop runs again.
+            for sock in socks:
+                sock.close()
+            ended = await mail.wait_for(TCPDisconnected, 5)
+            trio.lowlevel.remove_instrument(made)
 
         assert {message.reason for message in ended} == {Cause.EOF}
         assert made.names == []

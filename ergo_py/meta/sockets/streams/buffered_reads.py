@@ -8,6 +8,7 @@ and nothing copies the bytes after that.
 """
 
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...._core.runtime.bridge import Parker
@@ -75,21 +76,26 @@ class BufferedReads:
 
     # -- in the thread -----------------------------------------------------------------------------
 
-    def read(self, sock: socket.socket) -> bool:
+    def read(self, sock: socket.socket, at_end: Callable[[], None]) -> bool:
         """Read until the end of the stream, or until a small read is as large as it can be (True).
-        All bytes are handed over when it returns or raises.
+        All bytes are handed over when it returns or raises. At the end of the stream, the loop
+        calls ``at_end`` after that.
 
         Raises:
             OSError: the connection is broken.
         """
         buffer = self._buffer
         assert buffer is not None
+        then: Callable[[], None] | None = None
         try:
-            return buffer.read(sock.fileno(), self._input.size)
+            has_more = buffer.read(sock.fileno(), self._input.size)
+            # In the same turn of the loop: the thread would have to wait for another turn else.
+            then = None if has_more else at_end
+            return has_more
         finally:
             # The loop may be handing over some bytes now: it must also hand over the rest.
             parker: Parker[None] = Parker()
-            self._connection._meta.router.bridge.post(self._finish, parker)
+            self._connection._meta.router.bridge.post(self._finish, parker, then)
             parker.wait(None)
 
     # -- on the loop -------------------------------------------------------------------------------
@@ -98,10 +104,12 @@ class BufferedReads:
         if not self._is_paused and self._buffer is not None:
             self._hand_over(self._buffer.take(self._input.size))
 
-    def _finish(self, parker: Parker[None]) -> None:
+    def _finish(self, parker: Parker[None], then: Callable[[], None] | None) -> None:
         try:
             if self._buffer is not None:
                 self._hand_over(self._buffer.take(0))
+            if then is not None:
+                then()
         finally:
             parker.settle(None)
 

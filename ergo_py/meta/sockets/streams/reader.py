@@ -274,7 +274,8 @@ class StreamReader:
         """Wait until the receiver has answered everything and the peer has taken the answers, or
         until the peer takes nothing for ``linger`` seconds.
         """
-        self._connection._meta.router.bridge.do(self._ask_whether_answered)
+        if not waits.has_asked:
+            self._connection._meta.router.bridge.do(self._ask_whether_answered)
         while not (
             await waits.until(self._nothing_is_open, self.patience()) or self.is_impatient()
         ):
@@ -593,10 +594,12 @@ class StreamReader:
 class _InThread:
     """The waits of a reader thread. They block, so their coroutines never suspend."""
 
-    __slots__ = ("_reader",)
+    __slots__ = ("_reader", "has_asked")
 
     def __init__(self, reader: StreamReader) -> None:
         self._reader = reader
+        self.has_asked: bool = False
+        """The last read has asked whether everything is answered."""
 
     async def put(self, message: object) -> bool:
         """Send a message to the receiver, and wait for room. False if the message is lost."""
@@ -616,9 +619,10 @@ class _InThread:
         reader = self._reader
         incoming, sock, buffered = reader._input, reader._socket, reader._buffered
         if buffered is not None:
-            if buffered.read(sock):
+            if buffered.read(sock, reader._ask_whether_answered):
                 incoming.grow()
                 return ()
+            self.has_asked = True
         else:
             data = sock.recv(incoming.size)
             if data and not reader._is_last_read:
@@ -634,6 +638,8 @@ class _InTask:
     """The same waits of a reader task, which suspend it."""
 
     __slots__ = ("_poller", "_reader")
+
+    has_asked: Final = False
 
     def __init__(self, reader: StreamReader, poller: SocketPoller | None) -> None:
         self._reader = reader
