@@ -752,7 +752,7 @@ async def test_an_actor_without_its_connection_ends(tmp_path: Path) -> None:
         assert mail.heard == []
 
 
-async def test_a_connection_whose_thread_cannot_start_ends_and_the_server_continues(
+async def test_a_connection_without_a_thread_of_the_system_ends_and_the_server_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_more(_thread: ReaderThread) -> None:
