@@ -19,21 +19,19 @@ from ._core.vocabulary.options import SpawnKeywords
 from ._core.vocabulary.public_names import name_for_annotations, show_public_names
 from ._core.vocabulary.reasons import Unregistered
 from .actor import Actor
-from .applications.application import Application
-from .applications.manager import Applications
 from .service import Service
 from .streams.verbs import StreamCalls
-from .supervision.handle import SupervisorHandle
 from .supervision.specs import AutoShutdown, ChildSpec, Strategy, SupervisorSpec
-from .supervision.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from .applications.application import Application
     from .entity_handles import EntityHandle, EntityTable
     from .groups import Group, Registry
     from .network.network import Network
     from .network.remote_node import RemoteNode
     from .network.traffic.info import NetworkInfo
     from .streams.events import EventStream
+    from .supervision.handle import SupervisorHandle
     from .supervision.pool import PoolHandle
     from .supervision.tree import TreeNode
     from .tasks.handle import Task
@@ -42,12 +40,14 @@ else:
     name_for_annotations(
         __name__,
         {
+            "ergo_py.applications.application": "Application",
             "ergo_py.entity_handles": "EntityHandle EntityTable",
             "ergo_py.groups": "Group Registry",
             "ergo_py.network.network": "Network",
             "ergo_py.network.remote_node": "RemoteNode",
             "ergo_py.network.traffic.info": "NetworkInfo",
             "ergo_py.streams.events": "EventStream",
+            "ergo_py.supervision.handle": "SupervisorHandle",
             "ergo_py.supervision.pool": "PoolHandle",
             "ergo_py.supervision.tree": "TreeNode",
             "ergo_py.tasks.handle": "Task",
@@ -61,11 +61,13 @@ A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
 
 LOADED_WITH_A_NODE: Final = (
+    "applications.manager",
     "drain",
     "groups",
     "reload",
     "streams.events",
     "streams.parts",  # which loads those of tasks
+    "supervision.handle",
     "supervision.pool",
     "supervision.tree",
     "supervision.upgrade",
@@ -88,6 +90,8 @@ class Node(kernel_node.Node, StreamCalls):
             import_module(f".{name}", __package__)
         if kernel.options.network is not None:
             import_module(".network.remote_node", __package__)
+        from .applications.manager import Applications  # noqa: PLC0415 - loaded with the node
+
         self._applications = Applications(self)
         self._entities: dict[type, EntityTable] = {}
 
@@ -101,7 +105,7 @@ class Node(kernel_node.Node, StreamCalls):
         auto_shutdown: AutoShutdown | bool | None = None,
         max_children: int | None = None,
         **options: Unpack[SpawnKeywords],
-    ) -> SupervisorHandle:
+    ) -> "SupervisorHandle":
         """Start a supervisor that belongs to the node, and return when all its children are ready.
 
         ``children`` is a list, with the strategy and its limits as keywords, or a whole
@@ -112,6 +116,9 @@ class Node(kernel_node.Node, StreamCalls):
             InitError: a child could not be started; the cause names the child and its error, and
                 nothing remains.
         """
+        from .supervision.handle import SupervisorHandle  # noqa: PLC0415 - loaded with the node
+        from .supervision.supervisor import Supervisor  # noqa: PLC0415 - loaded with the node
+
         given = {
             "strategy": strategy,
             "intensity": intensity,
@@ -133,12 +140,14 @@ class Node(kernel_node.Node, StreamCalls):
         settings: SpawnKeywords = {"init_timeout": inf, "shutdown": inf, **options}
         return SupervisorHandle(self._kernel, await self.spawn(Supervisor, spec, **settings))
 
-    def supervisor(self, target: Target) -> SupervisorHandle:
+    def supervisor(self, target: Target) -> "SupervisorHandle":
         """Return a handle to a supervisor. A handle by name follows the name to its later owners.
 
         Raises:
             ProcessUnknownError: there is no supervisor at this address.
         """
+        from .supervision.handle import SupervisorHandle  # noqa: PLC0415 - loaded with the node
+
         handle = SupervisorHandle(self._kernel, target)
         self._run(lambda: handle.pid)
         return handle
@@ -407,7 +416,7 @@ class Node(kernel_node.Node, StreamCalls):
 
     # -- applications ------------------------------------------------------------------------------
 
-    def load_applications(self, *applications: Application) -> None:
+    def load_applications(self, *applications: "Application") -> None:
         """Make applications known, without starting them.
 
         Raises:
@@ -417,7 +426,7 @@ class Node(kernel_node.Node, StreamCalls):
         """
         self._run(self._applications.load, applications)
 
-    async def start_applications(self, *applications: Application | str) -> list[str]:
+    async def start_applications(self, *applications: "Application | str") -> list[str]:
         """Start applications, each after its dependencies. Return the names of the applications
         started, in order.
 

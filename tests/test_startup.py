@@ -75,12 +75,12 @@ def test_import_of_messages_and_errors_loads_no_event_loop() -> None:
 
 
 ROOMS = {
-    *("aio", "blocking", "cluster", "control", "devices", "drain", "entities", "entity_handles"),
-    *("facades", "groups", "handover", "info", "meta", "moved_names", "network", "observe"),
-    *("pipelines", "program", "reload", "schedules", "service_manager", "shell", "state_machine"),
-    *("streams.events", "streams.parts", "supervision.pool", "supervision.tree"),
-    *("supervision.upgrade", "tasks.handle", "tasks.process", "tasks.stream", "telemetry"),
-    *("testing", "web", "workers"),
+    *("aio", "applications", "blocking", "cluster", "control", "devices", "drain", "entities"),
+    *("entity_handles", "facades", "groups", "handover", "info", "meta", "moved_names", "network"),
+    *("observe", "pipelines", "program", "reload", "schedules", "service_manager", "shell"),
+    *("state_machine", "streams.events", "streams.parts", "supervision.handle"),
+    *("supervision.pool", "supervision.supervisor", "supervision.tree", "supervision.upgrade"),
+    *("tasks.handle", "tasks.process", "tasks.stream", "telemetry", "testing", "web", "workers"),
 }
 """Modules and packages that the names of most programs do not need. Those of verbs are loaded when
 a node opens, and the others by their names.
@@ -93,6 +93,26 @@ def test_import_of_the_names_of_most_programs_loads_no_room_beyond_them() -> Non
     rooms = {name.removeprefix("ergo_py.") for name in loaded}
     assert rooms & ROOMS == set()
     assert loaded & {"asyncio", "concurrent.futures", "json", "sqlite3", "structlog"} == set()
+
+
+WRITES = """\
+import dataclasses, trio
+written, dataclass = [], dataclasses.dataclass
+
+def noting(**options):
+    def decorate(cls):
+        written.append(cls.__qualname__)
+        return dataclass(**options)(cls)
+    return decorate
+
+dataclasses.dataclass = noting
+from ergo_py import Actor, ChildSpec, open_node
+assert written == [], written
+"""
+
+
+def test_import_of_the_names_of_most_programs_writes_no_methods_of_dataclasses() -> None:
+    modules_after(WRITES)
 
 
 def test_each_room_beyond_these_names_exists() -> None:

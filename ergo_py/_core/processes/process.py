@@ -40,7 +40,7 @@ from ..vocabulary.ids import PID, Alias, EventName, Target
 from ..vocabulary.info import Ended
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
-from ..vocabulary.reasons import Killed, Reason, Shutdown
+from ..vocabulary.reasons import SHUTDOWN, Killed, Reason
 from ..vocabulary.states import (
     INIT,
     RUNNING,
@@ -64,7 +64,6 @@ __all__ = ["BehaviourProxy", "Process", "processes_of"]
 
 R = TypeVar("R")
 
-_SHUTDOWN: Final = Shutdown()
 _LEFT_TO_SENDERS: Final = (Overflow.RAISE, Overflow.WAIT)
 """The overflow rules that a sender follows without the mailbox."""
 
@@ -617,7 +616,7 @@ class Process(Owner):
         if (
             self.task.custom_sleep_data is PARKED
             and self.options.shutdown > 0
-            and self._end_asleep(_SHUTDOWN)
+            and self._end_asleep(SHUTDOWN)
         ):
             if self.router.pause_is_due():
                 await self.router.turn()

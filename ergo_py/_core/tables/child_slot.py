@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Protocol
 from ..vocabulary.envelopes import Envelope, Lane
 from ..vocabulary.errors import BadInputError
 from ..vocabulary.ids import PID
-from ..vocabulary.late_methods import dataclass
+from ..vocabulary.late_methods import dataclass, of_defaults
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Crashed, Reason, is_failure
 
@@ -94,7 +94,7 @@ class Rules:
     """
 
 
-_NO_RULES: Final = Rules()
+_NO_RULES: Final = of_defaults(Rules)
 """The rules of a slot that is under no supervisor yet."""
 
 

@@ -27,7 +27,7 @@ from ..vocabulary.info import ExitReport
 from ..vocabulary.messages import DeadLetter, Request, Sent, Untyped
 from ..vocabulary.options import Options, SpawnKeywords, check_name, check_number, read_options
 from ..vocabulary.public_names import name_for_annotations
-from ..vocabulary.reasons import Reason, Shutdown
+from ..vocabulary.reasons import SHUTDOWN, Reason, Shutdown
 from .behaviour import Behaviour, behaviour_of
 from .common import (
     arm_timer,
@@ -165,7 +165,7 @@ class Node(NodeInspection):
         )
         return process.id
 
-    def send_exit(self, to: Target, reason: object = Shutdown()) -> bool:
+    def send_exit(self, to: Target, reason: object = SHUTDOWN) -> bool:
         """Ask a process or meta-process to end. False if there is no receiver."""
         return self._run(exit_target, self._kernel, self.pid, to, reason)
 

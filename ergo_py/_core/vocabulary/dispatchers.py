@@ -5,7 +5,7 @@ or in a thread.
 from typing import ClassVar, Final
 
 from .errors import BadInputError
-from .late_methods import dataclass
+from .late_methods import dataclass, of_defaults
 from .public_names import show_public_names
 
 __all__ = [
@@ -113,7 +113,7 @@ SENDING_VERBS: Final = ("send", "forward", "publish")
 Dispatcher = Loop | Threads
 
 LOOP: Final = Loop()
-Threads.MAIN = Threads(_MAIN)
+Threads.MAIN = of_defaults(Threads, name=_MAIN)
 
 
 show_public_names(__name__)

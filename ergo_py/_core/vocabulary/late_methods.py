@@ -7,9 +7,11 @@ program uses few of the classes that it imports.
 import dataclasses
 from collections.abc import Callable, Mapping
 from inspect import get_annotations
-from typing import TYPE_CHECKING, ClassVar, Final, cast, get_origin
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar, cast, get_origin
 
-__all__ = ["dataclass"]
+__all__ = ["dataclass", "of_defaults"]
+
+T = TypeVar("T")
 
 _Decorator = Callable[[type], type]
 _Method = Callable[..., object]
@@ -31,9 +33,10 @@ class _LateMethods:
     have beside its slots.
     """
 
-    def __init__(self, made: type, namespace: Mapping[str, object], write: _Decorator) -> None:
-        self.made = made
-        self._namespace = namespace
+    made: type
+
+    def __init__(self, namespace: Mapping[str, object], write: _Decorator) -> None:
+        self.namespace = namespace
         self._write = write
         self._written: Mapping[str, object] | None = None
 
@@ -44,10 +47,10 @@ class _LateMethods:
         """
         if self._written is None:
             made = self.made
-            namespace = {**self._namespace, "__qualname__": made.__qualname__}
+            namespace = {**self.namespace, "__qualname__": made.__qualname__}
             plain = self._write(type(made)(made.__name__, made.__bases__, namespace))
             written = {
-                name: value for name, value in vars(plain).items() if name not in self._namespace
+                name: value for name, value in vars(plain).items() if name not in self.namespace
             }
             for name, value in written.items():
                 if name not in _OF_EACH_CLASS:
@@ -68,11 +71,27 @@ class _LateFact:
     """An attribute of the class that the standard library writes with the methods."""
 
     def __init__(self, methods: _LateMethods, name: str) -> None:
-        self._methods = methods
+        self.methods = methods
         self._name = name
 
     def __get__(self, instance: object, owner: type) -> object:
-        return self._methods.written().get(self._name)
+        return self.methods.written().get(self._name)
+
+
+def of_defaults(kind: type[T], **values: object) -> T:
+    """An instance of a dataclass with these values, and with the defaults of all other fields.
+    Neither ``__init__`` nor ``__post_init__`` is called, so the methods need not be written for the
+    constants that modules make while they are imported.
+    """
+    late = vars(kind)["__dataclass_fields__"]
+    if not isinstance(late, _LateFact):
+        return kind(**values)
+    made = object.__new__(kind)
+    for name in vars(kind)["__slots__"]:
+        value = values[name] if name in values else late.methods.namespace[name]
+        default = value.default if isinstance(value, dataclasses.Field) else value
+        object.__setattr__(made, name, default)
+    return made
 
 
 def _state(self: "DataclassInstance") -> list[object]:
@@ -100,13 +119,13 @@ def _late(*, slots: bool, frozen: bool = False, init: bool = True) -> _Decorator
         own |= {"__slots__": names, "__qualname__": plain.__qualname__}
         # A class without fields needs no `__init__`: modules make its only value at once.
         has_init = init and bool(names or plain.__bases__ != (object,))
-        made = type(plain)(plain.__name__, plain.__bases__, own)
-        methods = _LateMethods(made, namespace, dataclasses.dataclass(frozen=frozen, init=has_init))
+        methods = _LateMethods(namespace, dataclasses.dataclass(frozen=frozen, init=has_init))
+        # Before the class is made: a method that is set later costs a search for its slots.
         for name in (*_METHODS[not has_init :], *(_FROZEN_METHODS if frozen else ())):
             if name not in namespace:
-                setattr(made, name, methods.method(name))
-        for name in _FACTS:
-            setattr(made, name, _LateFact(methods, name))
+                own[name] = methods.method(name)
+        own |= {name: _LateFact(methods, name) for name in _FACTS}
+        methods.made = made = type(plain)(plain.__name__, plain.__bases__, own)
         return made
 
     return decorate

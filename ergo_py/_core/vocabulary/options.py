@@ -11,7 +11,7 @@ from .dispatchers import LOOP, Dispatcher, check_cpu, check_dispatcher
 from .envelopes import Divert, Overflow, Priority
 from .errors import BadInputError
 from .hints import did_you_mean
-from .late_methods import dataclass
+from .late_methods import dataclass, of_defaults
 from .public_names import show_public_names
 
 __all__ = [
@@ -458,9 +458,9 @@ def check_output(output: object) -> None:
         raise BadInputError("log_output", output, "one of " + ", ".join(OUTPUTS))
 
 
-DEFAULTS: Final = Options()
+DEFAULTS: Final = of_defaults(Options)
 _NAMES: Final = frozenset(SpawnKeywords.__optional_keys__)
-META_DEFAULTS: Final = MetaOptions()
+META_DEFAULTS: Final = of_defaults(MetaOptions)
 _META_NAMES: Final = frozenset(MetaOptions.__slots__)
 
 

@@ -8,11 +8,12 @@ from dataclasses import field
 from types import CodeType, TracebackType
 from typing import Final, TypeGuard, TypeVar, cast
 
-from .late_methods import dataclass
+from .late_methods import dataclass, of_defaults
 from .public_names import show_public_names
 from .text import shown, text_of
 
 __all__ = [
+    "SHUTDOWN",
     "Crashed",
     "Custom",
     "Killed",
@@ -49,6 +50,10 @@ class Shutdown:
 
     def __str__(self) -> str:
         return f"shutdown: {self.detail}" if self.detail else "shutdown"
+
+
+SHUTDOWN: Final = of_defaults(Shutdown)
+"""Without a detail, as most of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from ergo_py._core.vocabulary.late_methods import dataclass
+from ergo_py._core.vocabulary.late_methods import dataclass, of_defaults
 
 pytestmark = pytest.mark.counted
 
@@ -148,3 +148,19 @@ def test_a_value_made_without_its_constructor_has_the_methods(unused: type[Sum])
     vars(unused)["__setstate__"](bare, ["a", 1, [], "none"])
 
     assert bare == unused("a", 1)
+
+
+def test_an_instance_of_defaults_equals_a_made_instance_and_writes_no_methods() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Rate:
+        name: str
+        percent: int = 5
+        tags: frozenset[str] = dataclasses.field(default=frozenset("a"), repr=False)
+
+    constant = of_defaults(Rate, name="vat")
+    was_written = are_written(Rate)
+    made = Rate("vat")
+
+    assert not was_written
+    assert (constant, hash(constant), repr(constant)) == (made, hash(made), repr(made))
+    assert of_defaults(Rate, name="vat") == made  # the methods are written by now
