@@ -31,7 +31,7 @@ KILLED = "seed=256 order=plain; 4 pause a@world 11; 12 kill a@world 0.5 0.325"
 """A node drains in the moment in which the keeper of its singleton was killed."""
 PART = 10
 """Seeds of a test: several workers share them."""
-SEEDS = 1_000 if THOROUGH else 20
+SEEDS = 1_000 if THOROUGH else 10
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))

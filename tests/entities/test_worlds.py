@@ -1,5 +1,5 @@
-"""Worlds of entities keep their promises, for 200 seeds of `bank` and `parking` together, and a few
-of `versions`, which are alike; `python -m benchmarks worlds` explores more.
+"""Worlds of entities keep their promises, for 80 seeds of `bank` and a few of `parking` and
+`versions`, which are alike; `python -m benchmarks worlds` explores more.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from tests.support import THOROUGH
 
 PART = 10
 """Seeds of a test: several workers share them."""
-SEEDS = 4_000 if THOROUGH else 160
+SEEDS = 4_000 if THOROUGH else 80
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
@@ -21,14 +21,14 @@ def test_entities_keep_their_promises_through_crashes_and_faults_of_the_disk(fir
     assert simulation.run(range(first, first + PART)) == PART
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS // 4, PART))
+@pytest.mark.parametrize("first", range(0, SEEDS // 4 if THOROUGH else PART, PART))
 def test_parked_messages_that_are_retried_take_effect_once(first: int) -> None:
     simulation = Simulation(parking, PART)
 
     assert simulation.run(range(first, first + PART)) == PART
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS // 16, PART))
+@pytest.mark.parametrize("first", range(0, SEEDS // 16 if THOROUGH else PART, PART))
 def test_each_version_of_a_program_keeps_the_rows_of_the_others(
     first: int,
 ) -> None:

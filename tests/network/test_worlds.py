@@ -1,4 +1,4 @@
-"""Worlds of networks keep their promises, for 200 seeds together with those of clusters; `python -m
+"""Worlds of networks keep their promises, for 40 seeds of each; `python -m
 benchmarks worlds` explores more.
 """
 
@@ -12,7 +12,7 @@ from tests.support import THOROUGH
 
 PART = 10
 """Seeds of a test: several workers share them."""
-SEEDS = 1_000 if THOROUGH else 70
+SEEDS = 1_000 if THOROUGH else 40
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
