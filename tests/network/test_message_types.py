@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from functools import cache
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, NewType
 from uuid import UUID
@@ -516,12 +517,18 @@ def same_hash(depth: int, length: int = 4) -> list[Any]:
     return [frozenset(below[:number] + below[number + 1 :]) for number in range(16)]
 
 
+@cache
+def encoded_with_the_same_hash(depth: int, length: int) -> list[bytes]:
+    """Twelve of them for the wire. To make sets of sets takes as long as to compare them."""
+    free = MessageTypes(is_limited=False)
+    return [free.encode(value) for value in same_hash(depth, length)[:12]]
+
+
 @pytest.mark.parametrize("depth, length", [(0, 100_000), (1, 1_000), (2, 30), (3, 1)])
 @pytest.mark.parametrize("kind", [2, 3, 6])
 def test_large_values_with_the_same_hash_are_unreadable(depth: int, length: int, kind: int) -> None:
     """To compare sets of sets, each with all others, takes eight times as long at each depth."""
-    free = MessageTypes(is_limited=False)
-    elements = [free.encode(value) for value in same_hash(depth, length)[:12]]
+    elements = encoded_with_the_same_hash(depth, length)
     content = b"".join((bytes((0x90 + len(elements),)), *elements))
     if kind == 6:
         content = b"".join((b"\xdc\x00\x18", *elements, b"\xc0" * 12))
