@@ -1877,7 +1877,7 @@ EVERY_VERB = [
 ]
 
 
-@settings(max_examples=(5 if THOROUGH else 2) * settings().max_examples)
+@settings(max_examples=(5 if THOROUGH else 1) * settings().max_examples)
 @given(programs)
 @example(ANSWERED_AND_ASKED)
 @example(SPAWNER_CANCELLED)

@@ -20,7 +20,7 @@ from ergo_py.network.protocol.session import Session, State, Timing
 from tests.network.simulation import Simulation
 from tests.support import THOROUGH
 
-_SEEDS = 20_000 if THOROUGH else 500
+_SEEDS = 20_000 if THOROUGH else 250
 _GROUPS = 10
 
 

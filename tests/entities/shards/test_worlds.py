@@ -9,7 +9,7 @@ from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.simulation import Simulation
 from tests.support import THOROUGH
 
-SEEDS = 2_000 if THOROUGH else 12
+SEEDS = 2_000 if THOROUGH else 8
 WAITED = (
     "seed=2006372; 2.86 cut b@world,a@world 9.69; 7.68 kill a@world 0.1 0.235; "
     "12.36 delay b@world,a@world 0.99 0.38"

@@ -15,7 +15,6 @@ from ergo_py.testing.world.world import run_world
 from tests.support import THOROUGH
 
 SHORT = (
-    "lost operations are not sent again",
     "a doubled frame is delivered twice",
     "an answer leaves before the commit",
 )

@@ -41,7 +41,7 @@ def test_a_seed_repeats_its_history_in_other_programs() -> None:
     """For any salt of hashes, and with or without the C extension: the histories of worlds with
     singletons, with sockets and with threads, and of nodes without a world.
     """
-    seeds = range(200 if THOROUGH else 4)
+    seeds = range(200 if THOROUGH else 2)
 
     digests = digests_of_programs(SMALL, seeds)
 
