@@ -103,11 +103,22 @@ _COUNTED_MODULES = (
 _REACHED_BY_OTHERS = (
     "tests/_core/messaging/test_sending_from_threads.py",
     "tests/_core/messaging/test_traces.py::test_a_process_with_a_background_task_is_traced_many_"
-    "times[thread]",
+    "times",
     "tests/_core/processes/test_contexts.py",
+    "tests/_core/processes/test_termination.py::test_tables_do_not_grow_after_many_rounds_of_"
+    "linking_and_dying",
     "tests/_core/runtime/test_thread_fairness.py",
     "tests/_core/speed/test_main_lane.py",
     "tests/_core/speed/test_messages.py::test_many_messages_leave_no_memory_behind",
+    "tests/_core/speed/test_streams.py::test_reads_and_writes_leave_no_references",
+    "tests/_core/tables/test_dead_letters.py::Test",
+    "tests/_core/tables/test_ended_totals.py::Test",
+    "tests/_core/tables/test_mailbox.py::Test",
+    "tests/_core/tables/test_relations.py::Test",
+    "tests/_core/tables/test_timers.py::Test",
+    "tests/_core/tables/test_verb_chain.py::Test",
+    "tests/_core/test_sources.py::test_the_time_slices_of_processes_end_at_the_same_messages_for_"
+    "the_same_seed",
     "tests/test_promises.py",
 )
 """Long tests that run with the counted tests, and are not counted: others reach all their lines."""
