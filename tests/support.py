@@ -228,6 +228,7 @@ _PRIVATE: Final = {
     "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",
     "passes of a world without time": "ergo_py.testing.world.clock.PASSES",
     "seconds between checks of the test of a world": "ergo_py.testing.world.clock.CHECK_SECONDS",
+    "jumps between collections of a world": "ergo_py.testing.world.clock._COLLECT",
     "jumps between checks of the test of a world": "ergo_py.testing.world.clock.CHECK_JUMPS",
     "patience of worlds with threads": "ergo_py.testing.world.machine.threads._PATIENCE",
     "patience with a half-closed peer": "ergo_py.meta.sockets.streams.shutdown._TAKES_NOTHING",
