@@ -310,7 +310,7 @@ class EntityTable:
         """The slot of an entity, made on first use.
 
         Raises:
-            ServiceGoneError: the keeper has ended, and does not come back.
+            ServiceError: of kind ``"gone"``; the keeper has ended, and does not come back.
         """
         name = str(address)
         slot = self.slots.get(name)
@@ -441,8 +441,8 @@ class EntityHandle(Service[B_co]):
             TargetDownError: the entity ended while it had the request, or the store failed. The
                 command may have been carried out; repeat it with its id.
             CallTimeoutError: no answer in time. The same holds.
-            ServiceGoneError: the node keeps no entities any more.
-            ServiceBusyError: too many requests wait for the entity.
+            ServiceError: of kind ``"gone"``; the node keeps no entities any more.
+            ServiceError: of kind ``"busy"``; too many requests wait for the entity.
             Exception: the error that the entity gave to ``Reject``.
         """
         given: object = Fresh[Any](request) if fresh else request

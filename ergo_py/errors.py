@@ -2,59 +2,49 @@
 programs catch is in `ergo_py`, too.
 """
 
-from ._core.vocabulary.errors import (
-    ApplicationError,
-    ApplicationNeededError,
-    ApplicationStartError,
-    ApplicationUnknownError,
-    BadInputError,
-    BehaviourError,
-    CallbackError,
-    CallError,
-    CallFailedError,
-    CallTimeoutError,
-    ChildError,
-    ControlSocketError,
-    DeadlockError,
-    ErgoError,
-    EscalationError,
-    EventTakenError,
-    EventUnknownError,
-    InitError,
-    InitTimeoutError,
-    KeyTakenError,
-    MailboxFullError,
-    MethodUnknownError,
-    NameTakenError,
-    NameUnknownError,
-    NodeStoppedError,
-    NotAllowedError,
-    ProcessUnknownError,
-    Reject,
-    RelationExistsError,
-    RelationUnknownError,
-    SendError,
-    ServiceBusyError,
-    ServiceError,
-    ServiceGoneError,
-    ServiceTimeoutError,
-    SpawnError,
-    TargetDownError,
-    TargetTypeError,
-    TaskEndedError,
-    TaskError,
-    TaskTimeoutError,
-    TooManyProcessesError,
-    TooManyReadersError,
-    TooManyTasksError,
-    UnhandledCallError,
-)
+from typing import TYPE_CHECKING
+
+from ._core.vocabulary.public_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from ._core.vocabulary.errors import (
+        ApplicationError,
+        BadInputError,
+        BehaviourError,
+        CallbackError,
+        CallError,
+        CallFailedError,
+        CallTimeoutError,
+        ChildError,
+        ControlSocketError,
+        DeadlockError,
+        ErgoError,
+        EscalationError,
+        EventError,
+        InitError,
+        InitTimeoutError,
+        KeyTakenError,
+        LimitError,
+        MailboxFullError,
+        MethodUnknownError,
+        NameTakenError,
+        NameUnknownError,
+        NodeStoppedError,
+        NotAllowedError,
+        ProcessUnknownError,
+        Reject,
+        RelationError,
+        SendError,
+        ServiceError,
+        SpawnError,
+        TargetDownError,
+        TargetTypeError,
+        TaskError,
+        UnhandledCallError,
+    )
 
 __all__ = [
     "ApplicationError",
-    "ApplicationNeededError",
-    "ApplicationStartError",
-    "ApplicationUnknownError",
     "BadInputError",
     "BehaviourError",
     "CallError",
@@ -66,11 +56,11 @@ __all__ = [
     "DeadlockError",
     "ErgoError",
     "EscalationError",
-    "EventTakenError",
-    "EventUnknownError",
+    "EventError",
     "InitError",
     "InitTimeoutError",
     "KeyTakenError",
+    "LimitError",
     "MailboxFullError",
     "MethodUnknownError",
     "NameTakenError",
@@ -79,21 +69,28 @@ __all__ = [
     "NotAllowedError",
     "ProcessUnknownError",
     "Reject",
-    "RelationExistsError",
-    "RelationUnknownError",
+    "RelationError",
     "SendError",
-    "ServiceBusyError",
     "ServiceError",
-    "ServiceGoneError",
-    "ServiceTimeoutError",
     "SpawnError",
     "TargetDownError",
     "TargetTypeError",
-    "TaskEndedError",
     "TaskError",
-    "TaskTimeoutError",
-    "TooManyProcessesError",
-    "TooManyReadersError",
-    "TooManyTasksError",
     "UnhandledCallError",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "ergo_py._core.vocabulary.errors": (
+                "ApplicationError BadInputError BehaviourError CallError CallFailedError "
+                "CallTimeoutError CallbackError ChildError ControlSocketError DeadlockError "
+                "ErgoError EscalationError EventError InitError InitTimeoutError KeyTakenError "
+                "LimitError MailboxFullError MethodUnknownError NameTakenError NameUnknownError "
+                "NodeStoppedError NotAllowedError ProcessUnknownError Reject RelationError "
+                "SendError ServiceError SpawnError TargetDownError TargetTypeError TaskError "
+                "UnhandledCallError"
+            ),
+        },
+    )

@@ -315,7 +315,7 @@ class Group(_Handle, Generic[B_co]):
 
         Raises:
             ProcessUnknownError: there is no such process.
-            RelationExistsError: it monitors the group already.
+            RelationError: of kind ``"exists"``; it monitors the group already.
         """
         return self._run(self._monitor, to)
 
@@ -329,7 +329,7 @@ class Group(_Handle, Generic[B_co]):
 
         Raises:
             ProcessUnknownError: there is no such process.
-            RelationUnknownError: it does not monitor the group.
+            RelationError: of kind ``"unknown"``; it does not monitor the group.
         """
         self._run(self._demonitor, to)
 

@@ -80,21 +80,98 @@ def _dispatchers() -> Iterator[Moved]:
         yield Moved(f"ergo_py.{name}", __name__, path, f"from ergo_py import Threads; {call}")
 
 
-def _child_errors() -> Iterator[Moved]:
+_ERRORS: Final = "ergo_py._core.vocabulary.errors"
+_KINDS: Final = (
+    (
+        "ergo_py",
+        _ERRORS,
+        "ergo_py.errors ChildError",
+        {
+            "ChildUnknownError": "unknown",
+            "ChildExistsError": "exists",
+            "TooManyChildrenError": "too many",
+            "ChildRunningError": "running",
+            "ChildNotRunningError": "not running",
+            "ChildDisabledError": "disabled",
+            "ChildEnabledError": "enabled",
+            "ChildBusyError": "busy",
+        },
+    ),
+    (
+        "ergo_py ergo_py.errors",
+        _ERRORS,
+        "ergo_py.errors ApplicationError",
+        {
+            "ApplicationNeededError": "needed",
+            "ApplicationStartError": "start",
+            "ApplicationUnknownError": "unknown",
+        },
+    ),
+    (
+        "ergo_py ergo_py.errors",
+        _ERRORS,
+        "ergo_py.errors EventError",
+        {"EventTakenError": "taken", "EventUnknownError": "unknown"},
+    ),
+    (
+        "ergo_py ergo_py.errors",
+        _ERRORS,
+        "ergo_py.errors RelationError",
+        {"RelationExistsError": "exists", "RelationUnknownError": "unknown"},
+    ),
+    (
+        "ergo_py ergo_py.errors",
+        _ERRORS,
+        "ergo_py.errors ServiceError",
+        {
+            "ServiceBusyError": "busy",
+            "ServiceGoneError": "gone",
+            "ServiceTimeoutError": "timeout",
+        },
+    ),
+    (
+        "ergo_py ergo_py.errors",
+        _ERRORS,
+        "ergo_py.errors TaskError",
+        {
+            "TaskEndedError": "ended",
+            "TaskTimeoutError": "timeout",
+            "TooManyTasksError": "too many",
+        },
+    ),
+    (
+        "ergo_py ergo_py.errors",
+        _ERRORS,
+        "ergo_py.errors LimitError",
+        {"TooManyProcessesError": "processes", "TooManyReadersError": "readers"},
+    ),
+    (
+        "ergo_py.network",
+        "ergo_py.network.errors",
+        "ergo_py.errors LimitError",
+        {"TooManyCallsError": "calls"},
+    ),
+    (
+        "ergo_py.network",
+        "ergo_py.network.errors",
+        "ergo_py.network MessageError",
+        {"MessageTypeError": "type", "MessageTooLargeError": "too large"},
+    ),
+)
+"""Errors that are kinds of another: old packages, private module, package and name of the error,
+kinds.
+"""
+
+
+def _kinds() -> Iterator[Moved]:
     line = "from ergo_py.errors import ChildError"
     yield Moved("ergo_py.SupervisionError", "ergo_py.errors", "ChildError", line)
-    for name, kind in (
-        ("ChildUnknownError", "unknown"),
-        ("ChildExistsError", "exists"),
-        ("TooManyChildrenError", "too many"),
-        ("ChildRunningError", "running"),
-        ("ChildNotRunningError", "not running"),
-        ("ChildDisabledError", "disabled"),
-        ("ChildEnabledError", "enabled"),
-        ("ChildBusyError", "busy"),
-    ):
-        with_kind = f"{line}  # its kind is {kind!r}"
-        yield Moved(f"ergo_py.{name}", "ergo_py._core.vocabulary.errors", name, with_kind)
+    for packages, module, error, kinds in _KINDS:
+        home, _, family = error.partition(" ")
+        for package in packages.split():
+            for name, kind in kinds.items():
+                line = f"from {home} import {family}  # its kind is {kind!r}"
+                yield Moved(f"{package}.{name}", module, name, line)
 
 
 _RESULTS: Final = (
@@ -251,14 +328,10 @@ MOVED: Final[Mapping[str, Moved]] = {
         *_names(
             "ergo_py",
             "ergo_py.errors",
-            "ApplicationError ApplicationNeededError ApplicationStartError "
-            "ApplicationUnknownError BehaviourError CallFailedError CallbackError "
-            "ControlSocketError DeadlockError EscalationError EventTakenError EventUnknownError "
-            "InitTimeoutError KeyTakenError MethodUnknownError NameUnknownError "
-            "ProcessUnknownError RelationExistsError RelationUnknownError SendError "
-            "ServiceBusyError ServiceError ServiceGoneError ServiceTimeoutError TargetTypeError "
-            "TaskEndedError TaskError TaskTimeoutError TooManyProcessesError "
-            "TooManyReadersError TooManyTasksError UnhandledCallError",
+            "ApplicationError BehaviourError CallFailedError CallbackError ControlSocketError "
+            "DeadlockError EscalationError InitTimeoutError KeyTakenError MethodUnknownError "
+            "NameUnknownError ProcessUnknownError SendError ServiceError TargetTypeError "
+            "TaskError UnhandledCallError",
         ),
         *_names(
             "ergo_py",
@@ -301,7 +374,7 @@ MOVED: Final[Mapping[str, Moved]] = {
         Moved("ergo_py.BRUTAL", __name__, "BRUTAL", "0.0"),
         Moved("ergo_py.INFINITE", "math", "inf", "from math import inf; inf"),
         *_dispatchers(),
-        *_child_errors(),
+        *_kinds(),
         *_results(),
         *_messages(),
     )

@@ -253,7 +253,8 @@ class Node(kernel_node.Node, StreamCalls):
             buffer: how many of the last publications a new subscriber gets.
 
         Raises:
-            EventTakenError: the event of that name belongs to a process, and is not open.
+            EventError: of kind ``"taken"``; the event of that name belongs to a process, and is not
+                open.
         """
         from .streams.events import open_topic  # noqa: PLC0415 - loaded with the node
 
@@ -263,7 +264,7 @@ class Node(kernel_node.Node, StreamCalls):
         """Remove a topic of the node. Its subscribers are notified. From any thread.
 
         Raises:
-            EventUnknownError: there is no such event.
+            EventError: of kind ``"unknown"``; there is no such event.
             NotAllowedError: it belongs to a process.
         """
         self._run(self._close_topic, name)
@@ -282,7 +283,7 @@ class Node(kernel_node.Node, StreamCalls):
         subscribers have accepted it.
 
         Raises:
-            EventUnknownError: there is no such event; ``open_topic`` makes one.
+            EventError: of kind ``"unknown"``; there is no such event; ``open_topic`` makes one.
             NotAllowedError: the event belongs to a process, is not open, and ``token`` is not its
                 token.
         """
@@ -313,7 +314,7 @@ class Node(kernel_node.Node, StreamCalls):
                 on another. The event may be missing, and come later.
 
         Raises:
-            EventUnknownError: there is no such event; never with ``follow``.
+            EventError: of kind ``"unknown"``; there is no such event; never with ``follow``.
         """
         if event is None:
             return super().events()
@@ -435,9 +436,10 @@ class Node(kernel_node.Node, StreamCalls):
 
         Raises:
             BadInputError: the applications do not fit together; nothing was loaded or started.
-            ApplicationUnknownError: no loaded application has that name; nothing was started.
-            ApplicationStartError: an application could not be started; the applications that this
-                call had started were stopped again.
+            ApplicationError: of kind ``"unknown"``; no loaded application has that name; nothing
+                was started.
+            ApplicationError: of kind ``"start"``; an application could not be started; the
+                applications that this call had started were stopped again.
         """
         self._here("start_applications")
         return await self._applications.start(applications)
@@ -447,8 +449,10 @@ class Node(kernel_node.Node, StreamCalls):
         the applications stopped, in order.
 
         Raises:
-            ApplicationUnknownError: no loaded application has that name; nothing was stopped.
-            ApplicationNeededError: another running application depends on it; nothing was stopped.
+            ApplicationError: of kind ``"unknown"``; no loaded application has that name; nothing
+                was stopped.
+            ApplicationError: of kind ``"needed"``; another running application depends on it;
+                nothing was stopped.
         """
         self._here("stop_applications")
         return await self._applications.stop(names)

@@ -53,7 +53,7 @@ class Service(Generic[B_co]):
 
     While the child runs, a send or call goes to its PID. While it restarts, messages and requests
     wait in a queue, and the successor gets them in order. Once the child is known not to come back,
-    senders and callers get ``ServiceGoneError`` at once.
+    senders and callers get ``ServiceError`` at once.
     """
 
     __slots__ = ("_kernel", "_process", "_router", "_slot", "_sender")
@@ -117,8 +117,8 @@ class Service(Generic[B_co]):
         Queued messages become dead letters if the child turns out not to come back.
 
         Raises:
-            ServiceGoneError: the child does not come back.
-            ServiceBusyError: the waiting queue is full (``max_waiters``).
+            ServiceError: of kind ``"gone"``; the child does not come back.
+            ServiceError: of kind ``"busy"``; the waiting queue is full (``max_waiters``).
             MailboxFullError: the mailbox is full and its overflow rule is to refuse.
         """
         if self._process is not None:
@@ -193,10 +193,10 @@ class Service(Generic[B_co]):
         rule ``Overflow.WAIT``.
 
         Raises:
-            ServiceGoneError: the child does not come back.
-            ServiceTimeoutError: the child did not come back within ``timeout`` seconds; the message
-                was not sent.
-            ServiceBusyError: the waiting queue is full (``max_waiters``).
+            ServiceError: of kind ``"gone"``; the child does not come back.
+            ServiceError: of kind ``"timeout"``; the child did not come back within ``timeout``
+                seconds; the message was not sent.
+            ServiceError: of kind ``"busy"``; the waiting queue is full (``max_waiters``).
             MailboxFullError: the mailbox is full.
             DeadlockError: the child waits, directly or through other processes, for the process
                 that sends.
@@ -269,8 +269,8 @@ class Service(Generic[B_co]):
         request, the successor gets it again.
 
         Raises:
-            ServiceGoneError: the child does not come back.
-            ServiceBusyError: the waiting queue is full (``max_waiters``).
+            ServiceError: of kind ``"gone"``; the child does not come back.
+            ServiceError: of kind ``"busy"``; the waiting queue is full (``max_waiters``).
             CallTimeoutError: no answer in time.
             TargetDownError: the child ended while it had the request.
             DeadlockError: the answer would have to come from a process that waits for this very
@@ -460,7 +460,7 @@ class Service(Generic[B_co]):
         name, with a new slot.
 
         Raises:
-            ServiceGoneError: no process will take the slot.
+            ServiceError: of kind ``"gone"``; no process will take the slot.
         """
         slot = self._slot
         if slot.gone is not None:

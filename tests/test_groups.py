@@ -26,13 +26,8 @@ from ergo_py import (
     TargetDownError,
     Unregistered,
 )
-from ergo_py.errors import (
-    KeyTakenError,
-    NameUnknownError,
-    ProcessUnknownError,
-    RelationExistsError,
-    RelationUnknownError,
-)
+from ergo_py._core.vocabulary.errors import RelationExistsError, RelationUnknownError
+from ergo_py.errors import KeyTakenError, NameUnknownError, ProcessUnknownError
 from ergo_py.groups import Entry
 from tests.actors import Puppet, Recorder
 from tests.support import running_node

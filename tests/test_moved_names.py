@@ -8,20 +8,23 @@ import warnings
 import pytest
 
 import ergo_py
-from ergo_py import Threads
+from ergo_py import CallError, SpawnError, Threads
 from ergo_py._core.vocabulary.errors import (
     ChildBusyError,
     ChildExistsError,
     ChildRunningError,
     ChildUnknownError,
+    TooManyProcessesError,
+    TooManyReadersError,
 )
 from ergo_py.errors import ChildError
 from ergo_py.moved_names import MOVED
+from ergo_py.network.errors import TooManyCallsError
 from tests.test_docs_api import MODULES
 
 MOST_AT_THE_ROOT = 80
-MOST = 293
-"""293: the errors of a command whose answer is not known and of a write that a store refuses, which
+MOST = 279
+"""279: the errors of a command whose answer is not known and of a write that a store refuses, which
 callers catch and stores raise; the six names of devices, which receivers match and callers catch,
 six bridges to devices, the rules of devices and of sources with their rigs, and fifteen of
 pipelines: the classes that users subclass, those that they write in each pipeline, and seven
@@ -77,6 +80,7 @@ def test_an_old_name_has_the_value_of_the_new_line() -> None:
         elif "#" in imports:
             assert isinstance(value, type), old
             assert new in value.__mro__, old
+            assert imports.endswith(f"  # its kind is {vars(value)['kind']!r}"), old
         else:
             assert value is new, old
 
@@ -117,6 +121,32 @@ def test_an_import_of_everything_warns_of_nothing() -> None:
     )
 
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_kind_of_an_error_is_also_the_builtin_that_callers_may_catch() -> None:
+    builtins = {
+        old.rpartition(".")[2]: base
+        for old, moved in MOVED.items()
+        if "# its kind" in moved.line
+        for base in (LookupError, TimeoutError, TypeError)
+        if issubclass(getattr(importlib.import_module(moved.module), moved.path), base)
+    }
+
+    assert builtins == {
+        "ApplicationUnknownError": LookupError,
+        "ChildUnknownError": LookupError,
+        "EventUnknownError": LookupError,
+        "MessageTypeError": TypeError,
+        "RelationUnknownError": LookupError,
+        "ServiceTimeoutError": TimeoutError,
+        "TaskTimeoutError": TimeoutError,
+    }
+
+
+def test_a_limit_is_also_a_spawn_error_or_a_call_error() -> None:
+    assert isinstance(TooManyProcessesError(3), SpawnError)
+    assert isinstance(TooManyReadersError(3), SpawnError)
+    assert isinstance(TooManyCallsError("too many", 3, None, None), CallError)
 
 
 def test_an_old_child_error_catches_its_kind_and_no_other() -> None:

@@ -67,15 +67,12 @@ from ergo_py import (
 from ergo_py._core.processes.process import processes_of
 from ergo_py._core.processes.threaded_process import DispatchedProcess
 from ergo_py._core.runtime.dispatcher_threads import Job
-from ergo_py.errors import (
-    DeadlockError,
-    InitTimeoutError,
-    NameUnknownError,
-    ProcessUnknownError,
+from ergo_py._core.vocabulary.errors import (
     RelationExistsError,
     RelationUnknownError,
     TooManyProcessesError,
 )
+from ergo_py.errors import DeadlockError, InitTimeoutError, NameUnknownError, ProcessUnknownError
 from ergo_py.info import Dispatcher, State, Timer
 from tests.support import (
     THOROUGH,

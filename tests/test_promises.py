@@ -53,7 +53,8 @@ from ergo_py import (
     Unregistered,
     Why,
 )
-from ergo_py.errors import DeadlockError, TooManyProcessesError
+from ergo_py._core.vocabulary.errors import TooManyProcessesError
+from ergo_py.errors import DeadlockError
 from ergo_py.info import Dispatcher, State
 from ergo_py.state_machine import state
 from ergo_py.supervision import Decision, Fate

@@ -35,8 +35,13 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
-from ergo_py._core.vocabulary.errors import ChildUnknownError
-from ergo_py.errors import DeadlockError, ServiceBusyError, ServiceGoneError, ServiceTimeoutError
+from ergo_py._core.vocabulary.errors import (
+    ChildUnknownError,
+    ServiceBusyError,
+    ServiceGoneError,
+    ServiceTimeoutError,
+)
+from ergo_py.errors import DeadlockError
 from ergo_py.supervision import Fate
 from tests.actors import Failed, Puppet, SlowEnd
 from tests.places import Place, anywhere

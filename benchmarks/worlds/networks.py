@@ -31,7 +31,7 @@ from ergo_py import (
     Published,
     Shutdown,
 )
-from ergo_py.network import TooManyCallsError
+from ergo_py.network.errors import TooManyCallsError
 from ergo_py.testing import World, all_answered
 from ergo_py.testing.world.checkers import NamedCheck
 from ergo_py.testing.world.history import History

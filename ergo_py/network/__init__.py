@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from .carriers.memory import Memory
     from .carriers.nats.nats_network import NATS
     from .errors import (
-        MessageTooLargeError,
-        MessageTypeError,
+        MessageError,
         NetworkError,
         NodeNameTakenError,
         NotPermittedError,
         RemoteError,
         StoreError,
-        TooManyCallsError,
         UnreadableError,
     )
 
@@ -29,14 +27,12 @@ __all__ = [
     "NATS",
     "Local",
     "Memory",
-    "MessageTooLargeError",
-    "MessageTypeError",
+    "MessageError",
     "NetworkError",
     "NodeNameTakenError",
     "NotPermittedError",
     "RemoteError",
     "StoreError",
-    "TooManyCallsError",
     "UnreadableError",
 ]
 
@@ -45,9 +41,8 @@ if not TYPE_CHECKING:
         __name__,
         {
             "errors": (
-                "MessageTooLargeError MessageTypeError NetworkError "
-                "NodeNameTakenError NotPermittedError RemoteError StoreError TooManyCallsError "
-                "UnreadableError"
+                "MessageError NetworkError NodeNameTakenError NotPermittedError RemoteError "
+                "StoreError UnreadableError"
             ),
             "carriers.local": "Local",
             "carriers.memory": "Memory",

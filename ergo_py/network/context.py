@@ -98,8 +98,8 @@ class NetworkContext:
         """Encode a message, in the turn and in the thread of its sender.
 
         Raises:
-            MessageTypeError: the message cannot travel.
-            MessageTooLargeError: it is larger than `LARGEST`.
+            MessageError: of kind ``"type"``; the message cannot travel.
+            MessageError: of kind ``"too large"``; it is larger than `LARGEST`.
         """
         if type(message) in SIGNALS:
             raise MessageTypeError(

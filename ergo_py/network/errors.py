@@ -1,9 +1,19 @@
 """The errors of nodes that talk to one another."""
 
-from .._core.vocabulary.errors import CallError, ErgoError, MailboxFullError, SendError
+from typing import ClassVar, Literal
+
+from .._core.vocabulary.errors import (
+    CallError,
+    ErgoError,
+    LimitError,
+    MailboxFullError,
+    SendError,
+)
+from .._core.vocabulary.errors.base import Kinds
 from .._core.vocabulary.public_names import show_public_names
 
 __all__ = [
+    "MessageError",
     "MessageTooLargeError",
     "MessageTypeError",
     "NetworkError",
@@ -41,12 +51,26 @@ class StoreError(ErgoError, OSError):
     """
 
 
-class MessageTypeError(SendError, TypeError):
+class MessageError(Kinds, SendError):
+    """A message cannot travel to another node. Nothing was sent.
+
+    ``kind`` says why: a type in it cannot travel or is not listed (``"type"``, which is also a
+    :class:`TypeError`), or it is larger than the carrier takes (``"too large"``).
+    """
+
+    kind: ClassVar[Literal["type", "too large"]]
+
+
+class MessageTypeError(MessageError, TypeError):
     """A message cannot travel to another node. Nothing was sent."""
 
+    kind = "type"
 
-class MessageTooLargeError(SendError):
+
+class MessageTooLargeError(MessageError):
     """A message is larger than the carrier takes. Nothing was sent."""
+
+    kind = "too large"
 
 
 class NodeBusyError(MailboxFullError):
@@ -81,10 +105,16 @@ class UnreadableError(CallError):
     """The other node, or this node, does not know a type in the request or in the answer."""
 
 
-class TooManyCallsError(CallError):
+class TooManyCallsError(LimitError, CallError):
     """Too many calls between two nodes wait for an answer; see ``max_calls=`` of the network. The
     request was not handled.
     """
+
+    kind = "calls"
+
+    def __init__(self, text: str, limit: int, target: object, request: object) -> None:
+        super().__init__(text, target, request)
+        self.limit = limit
 
 
 class NotPermittedError(CallError, PermissionError):

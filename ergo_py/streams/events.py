@@ -148,7 +148,7 @@ def open_events(
     """Subscribe to an event.
 
     Raises:
-        EventUnknownError: there is no such event; never with ``follow``.
+        EventError: of kind ``"unknown"``; there is no such event; never with ``follow``.
     """
     check_number("max_waiting", max_waiting, least=1, whole=True)
     name = kernel.publisher.name(event)
@@ -164,7 +164,8 @@ def open_topic(kernel: Kernel, name: str, buffer: int) -> None:
     may publish.
 
     Raises:
-        EventTakenError: the event of that name belongs to a process, and is not open.
+        EventError: of kind ``"taken"``; the event of that name belongs to a process, and is not
+            open.
     """
     check_number("buffer", buffer, least=0, whole=True)
     publisher, router = kernel.publisher, kernel.router

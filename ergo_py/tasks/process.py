@@ -99,7 +99,7 @@ class TaskSupervisor(Behaviour):
 
     Args:
         max_tasks: how many tasks may run at once; a further ``run_task`` raises
-            ``TooManyTasksError``. None for no limit.
+            ``TaskError``. None for no limit.
 
     Raises:
         BadInputError: ``max_tasks`` is not a positive number.
@@ -131,7 +131,7 @@ class TaskSupervisor(Behaviour):
         """Count a task.
 
         Raises:
-            TooManyTasksError: there are as many as allowed.
+            TaskError: of kind ``"too many"``; there are as many as allowed.
         """
         if self._max_tasks is not None and len(self._process.owned or ()) >= self._max_tasks:
             raise TooManyTasksError(name, self._max_tasks)

@@ -88,7 +88,7 @@ class TaskVerbs:
             args: its positional arguments.
             name: the name of the task in the log and in the tree; by default the function's.
             timeout: seconds after which the task is cancelled and fails with
-                ``TaskTimeoutError``; None for no limit.
+                ``TaskError``; None for no limit.
             dispatcher: where a plain function runs: ``LOOP``, ``Threads()`` or ``Threads(name,
                 size)``; by default in one of at most 32 threads that all tasks share.
             under: the address of a ``TaskSupervisor``, to which the task then belongs.
@@ -96,8 +96,8 @@ class TaskVerbs:
 
         Raises:
             BadInputError: an argument has a wrong type or value.
-            TooManyTasksError: the task supervisor runs as many tasks as it may.
-            TooManyProcessesError: the node's limit is reached.
+            TaskError: of kind ``"too many"``; the task supervisor runs as many tasks as it may.
+            LimitError: of kind ``"processes"``; the node's limit is reached.
             TargetDownError: there is no process at ``under``.
             NotAllowedError: this process is ending, or not in a callback.
         """
@@ -188,7 +188,7 @@ class TaskVerbs:
             at_once: how many functions run at once.
             ordered: give the results in the order of the items; False: as they come.
             timeout: seconds that the function may take for an item, which fails with
-                ``TaskTimeoutError`` then; None for no limit.
+                ``TaskError`` then; None for no limit.
             on_failure: called with the item and the exception where the function fails; its return
                 value takes the place of the result. ``FailedItem`` makes a value of both. By
                 default the iteration raises the exception, and ends.

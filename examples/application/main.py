@@ -3,7 +3,7 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, Application, BadInputError, ChildSpec, Needs, Node, Reason, open_node
-from ergo_py.errors import ApplicationStartError
+from ergo_py.errors import ApplicationError
 
 
 class Database(Actor):
@@ -60,7 +60,7 @@ async def main() -> None:
         await node.stop_applications("web")
         try:
             await node.start_applications("mail")
-        except ApplicationStartError as error:
+        except ApplicationError as error:
             print(
                 f"{error.application} did not start, and these were stopped again: {error.undone}"
             )

@@ -4,7 +4,7 @@ import trio
 import trio.testing
 
 from ergo_py import Actor, Caller, TaskSupervisor, blocking, first_of, open_node
-from ergo_py.errors import TaskTimeoutError
+from ergo_py.errors import TaskError
 from ergo_py.tasks import TaskResult
 
 
@@ -35,8 +35,8 @@ class Buyer(Actor):
             case "patient":
                 try:
                     return await self.run_task(price_at, "corner", 60, timeout=0.05)
-                except TaskTimeoutError as error:
-                    return str(error)
+                except TaskError as error:
+                    return f"{error.kind}: {error}"
             case _:
                 return await self.run_task(factorial, 20)  # plain: in a thread
 

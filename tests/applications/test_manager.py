@@ -24,13 +24,13 @@ from ergo_py import (
     Supervisor,
     SupervisorSpec,
 )
-from ergo_py._core.vocabulary.info import Phase
-from ergo_py.errors import (
+from ergo_py._core.vocabulary.errors import (
     ApplicationNeededError,
     ApplicationStartError,
     ApplicationUnknownError,
-    EscalationError,
 )
+from ergo_py._core.vocabulary.info import Phase
+from ergo_py.errors import EscalationError
 from tests.actors import Failed, Recorder
 from tests.supervised import Child, Fragile, Log
 from tests.support import kernel_of, running_node

@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from ergo_py import BadInputError, Node, NodeStoppedError, NotAllowedError, TaskSupervisor
+from ergo_py._core.vocabulary.errors import TaskEndedError, TaskTimeoutError, TooManyTasksError
 from ergo_py.blocking import handle, open_node
 from ergo_py.blocking.loop_thread import OwnedNode
 from ergo_py.blocking.tasks import BlockingTask
-from ergo_py.errors import TaskEndedError, TaskTimeoutError, TooManyTasksError
 from ergo_py.tasks import FailedItem
 
 

@@ -10,7 +10,8 @@ from ergo_py import BadInputError, CallTimeoutError, Down, Name, Shutdown, Targe
 from ergo_py.cluster import Cluster, ClusterNameTakenError
 from ergo_py.cluster.lease import Holder, LeaseKeeper, LeaseTerms
 from ergo_py.errors import NameUnknownError, ProcessUnknownError
-from ergo_py.network import Memory, MessageTypeError, StoreError
+from ergo_py.network import Memory, StoreError
+from ergo_py.network.errors import MessageTypeError
 from tests.actors import Puppet, Recorder
 from tests.network.pairs import SlowStore, carrier_of, two_nodes
 from tests.support import kernel_of, running_node

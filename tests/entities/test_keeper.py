@@ -10,11 +10,11 @@ import trio
 import trio.testing
 
 from ergo_py import Actor, BadInputError, InitError, Node, TargetDownError, ask, exposed
+from ergo_py._core.vocabulary.errors import ServiceGoneError
 from ergo_py.entities import Entities, Entity, EntityInspector, EntityStoreError, MemoryStore
 from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import Address, EntityKindUnknownError
-from ergo_py.errors import ServiceGoneError
 from ergo_py.supervision.specs import Backoff
 from tests.entities.support import keeping_of, table_sizes
 

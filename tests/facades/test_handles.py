@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ergo_py import Actor, Caller, ChildSpec, Pool, PoolSpec
-from ergo_py._core.vocabulary.errors import ChildUnknownError
+from ergo_py._core.vocabulary.errors import ChildUnknownError, RelationUnknownError
 from ergo_py.aio import AsyncioNode, open_node
 from ergo_py.blocking import open_node as open_blocking_node
-from ergo_py.errors import KeyTakenError, RelationUnknownError
+from ergo_py.errors import KeyTakenError
 
 
 class Counter(Actor):

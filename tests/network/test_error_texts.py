@@ -11,8 +11,8 @@ import trio
 
 from ergo_py import Actor, Caller, MailboxFullError, MetaProcess, Name, NoNode, TargetDownError, Why
 from ergo_py.errors import CallFailedError, SendError
-from ergo_py.network import Local, Memory, MessageTooLargeError, MessageTypeError, UnreadableError
-from ergo_py.network.errors import NodeBusyError
+from ergo_py.network import Local, Memory, UnreadableError
+from ergo_py.network.errors import MessageTooLargeError, MessageTypeError, NodeBusyError
 from tests.actors import Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, make_network, two_nodes, until
 from tests.network.test_nodes import Counter, Talker

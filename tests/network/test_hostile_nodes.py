@@ -32,15 +32,10 @@ from ergo_py._core.messaging.waiters import TaskCaller
 from ergo_py._core.runtime.parking import park_as
 from ergo_py._core.vocabulary.errors import ChildUnknownError
 from ergo_py.errors import CallFailedError, ProcessUnknownError
-from ergo_py.network import (
-    MessageTooLargeError,
-    MessageTypeError,
-    NotPermittedError,
-    RemoteError,
-    UnreadableError,
-)
+from ergo_py.network import NotPermittedError, RemoteError, UnreadableError
 from ergo_py.network.access.limits import ADDRESS, LARGEST
 from ergo_py.network.access.permits import Permits
+from ergo_py.network.errors import MessageTooLargeError, MessageTypeError
 from ergo_py.network.node_requests.chunks import Chunks
 from ergo_py.network.outgoing.look import Look, look
 from ergo_py.network.protocol import operations as ops

@@ -22,8 +22,9 @@ from ergo_py import (
     Overflow,
     Why,
 )
-from ergo_py.network import NATS, Local, Memory, TooManyCallsError
+from ergo_py.network import NATS, Local, Memory
 from ergo_py.network.access.limits import Limits
+from ergo_py.network.errors import TooManyCallsError
 from ergo_py.network.incoming import watched
 from ergo_py.network.protocol.operations import (
     Call,

@@ -37,8 +37,8 @@ from ergo_py import (
     Why,
 )
 from ergo_py.errors import UnhandledCallError
-from ergo_py.network import Local, Memory, MessageTypeError, RemoteError, UnreadableError
-from ergo_py.network.errors import NodeBusyError
+from ergo_py.network import Local, Memory, RemoteError, UnreadableError
+from ergo_py.network.errors import MessageTypeError, NodeBusyError
 from ergo_py.network.protocol.frames import Bye, Data, encode_frame, read_frame
 from tests.actors import Puppet, Recorder
 from tests.network.pairs import (
@@ -327,7 +327,7 @@ async def test_a_type_that_the_receiver_does_not_know_costs_that_message_only(
 
 
 async def test_a_message_larger_than_the_carrier_takes_is_refused(network: Any) -> None:
-    from ergo_py.network import MessageTooLargeError
+    from ergo_py.network.errors import MessageTooLargeError
 
     async with two_nodes(network) as (a, b):
         pid = await b.spawn(Recorder)

@@ -23,7 +23,8 @@ from ergo_py import (
 )
 from ergo_py.cluster import Cluster
 from ergo_py.errors import CallFailedError, ProcessUnknownError
-from ergo_py.network import MessageTypeError, RemoteError, UnreadableError
+from ergo_py.network import RemoteError, UnreadableError
+from ergo_py.network.errors import MessageTypeError
 from tests.actors import Puppet
 from tests.network.pairs import Add, Echo, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Talker

@@ -19,8 +19,7 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
-from ergo_py._core.vocabulary.errors import ChildUnknownError
-from ergo_py.errors import ServiceTimeoutError
+from ergo_py._core.vocabulary.errors import ChildUnknownError, ServiceTimeoutError
 from tests.actors import Puppet
 from tests.network.pairs import Add, Echo, Total, make_network, two_nodes, until
 from tests.support import running_node

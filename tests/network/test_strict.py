@@ -8,7 +8,8 @@ import trio
 
 from ergo_py import Actor, Caller, MetaProcess, Overflow
 from ergo_py.errors import CallFailedError
-from ergo_py.network import Memory, MessageTypeError
+from ergo_py.network import Memory
+from ergo_py.network.errors import MessageTypeError
 from tests.actors import Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
 from tests.network.test_nodes import Counter

@@ -17,8 +17,8 @@ from ergo_py import (
     Published,
     Unregistered,
 )
+from ergo_py._core.vocabulary.errors import EventTakenError, EventUnknownError
 from ergo_py.blocking import handle
-from ergo_py.errors import EventTakenError, EventUnknownError
 from tests.actors import Puppet
 from tests.support import running_node
 

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import BadInputError, Crashed, NotAllowedError, Shutdown, first_of
-from ergo_py.errors import TaskEndedError
+from ergo_py._core.vocabulary.errors import TaskEndedError
 from ergo_py.tasks import Task, TaskResult
 from tests.actors import Failed, Puppet, Recorder
 from tests.support import kernel_of, running_node

@@ -23,13 +23,13 @@ from ergo_py import (
     TaskSupervisor,
     Threads,
 )
-from ergo_py.errors import (
+from ergo_py._core.vocabulary.errors import (
     TaskEndedError,
     TaskTimeoutError,
     TooManyProcessesError,
     TooManyTasksError,
-    UnhandledCallError,
 )
+from ergo_py.errors import UnhandledCallError
 from ergo_py.tasks import Task
 from tests.actors import Failed, Puppet
 from tests.support import running_node

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, BadInputError, Node
-from ergo_py.errors import TaskEndedError
+from ergo_py._core.vocabulary.errors import TaskEndedError
 from ergo_py.tasks import FailedItem
 from ergo_py.tasks.stream import MapStream
 from tests.actors import Failed, Puppet

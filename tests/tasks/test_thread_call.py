@@ -8,7 +8,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import LOOP, BadInputError, Threads
-from ergo_py.errors import CallbackError, TaskEndedError
+from ergo_py._core.vocabulary.errors import TaskEndedError
+from ergo_py.errors import CallbackError
 from tests.actors import Failed
 from tests.support import kernel_of, running_node
 

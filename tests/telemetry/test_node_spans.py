@@ -10,7 +10,8 @@ import trio
 from opentelemetry import trace
 
 from ergo_py import Actor, Caller, EventName, Name, Node, Overflow
-from ergo_py.network import Memory, MessageTypeError
+from ergo_py.network import Memory
+from ergo_py.network.errors import MessageTypeError
 from ergo_py.network.protocol.operations import (
     Route,
     Send,

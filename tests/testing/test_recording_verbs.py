@@ -18,12 +18,8 @@ from ergo_py import (
 )
 from ergo_py._core.verbs.behaviour import Behaviour
 from ergo_py._core.verbs.links_and_events import LinksAndEvents
-from ergo_py.errors import (
-    BehaviourError,
-    NameUnknownError,
-    RelationExistsError,
-    RelationUnknownError,
-)
+from ergo_py._core.vocabulary.errors import RelationExistsError, RelationUnknownError
+from ergo_py.errors import BehaviourError, NameUnknownError
 from ergo_py.idle import IdleVerbs
 from ergo_py.meta import TCPServer
 from ergo_py.streams.verbs import StreamCalls, StreamVerbs

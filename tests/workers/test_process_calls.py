@@ -16,7 +16,8 @@ import trio
 from ergo_py import Backoff, BadInputError, InitError, MailboxFullError, Node, TargetDownError
 from ergo_py.errors import UnhandledCallError
 from ergo_py.meta.programs.program import Program
-from ergo_py.network import MessageTypeError, RemoteError
+from ergo_py.network import RemoteError
+from ergo_py.network.errors import MessageTypeError
 from ergo_py.testing import checked_node
 from ergo_py.workers import Compute, ProcessCalls, ProcessLostError
 from tests.network.pairs import until

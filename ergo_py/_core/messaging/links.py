@@ -106,7 +106,7 @@ class Links:
         """Remove a link or a monitor.
 
         Raises:
-            RelationUnknownError: there is no such relation.
+            RelationError: of kind ``"unknown"``; there is no such relation.
         """
         watched = self.watched(target)
         self._relations.remove(watcher.id, watched, kind)
@@ -139,7 +139,7 @@ class Links:
         """Add an event. Its followers have subscribed before its first publication.
 
         Raises:
-            EventTakenError: the name is in use; nothing is changed.
+            EventError: of kind ``"taken"``; the name is in use; nothing is changed.
         """
         self._publisher.events.register(event)
         for watcher in self._relations.of_target(event.name, Kind.MONITOR):

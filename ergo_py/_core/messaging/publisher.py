@@ -107,7 +107,7 @@ class Publisher:
         """Deliver ``message`` to every subscriber. Returns how many subscribers took it.
 
         Raises:
-            EventUnknownError: there is no such event.
+            EventError: of kind ``"unknown"``; there is no such event.
             NotAllowedError: the event is not open, and the publisher neither registered it nor has
                 its token.
         """

@@ -54,7 +54,7 @@ class RemoteReceiver(Receiver, Protocol):
         """Encode a message in the turn, and in the thread, of its sender.
 
         Raises:
-            MessageTypeError: the message cannot travel.
+            MessageError: of kind ``"type"``; the message cannot travel.
         """
         ...
 

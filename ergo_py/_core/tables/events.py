@@ -97,7 +97,7 @@ class Events:
         """Add an event.
 
         Raises:
-            EventTakenError: the name is in use; nothing is changed.
+            EventError: of kind ``"taken"``; the name is in use; nothing is changed.
         """
         current = self._events.setdefault(event.name, event)
         if current is not event:
@@ -111,7 +111,7 @@ class Events:
         """The event of this name.
 
         Raises:
-            EventUnknownError: no event has this name.
+            EventError: of kind ``"unknown"``; no event has this name.
         """
         event = self._events.get(name)
         if event is None:
@@ -122,7 +122,7 @@ class Events:
         """Remove an event, and return it.
 
         Raises:
-            EventUnknownError: no event has this name.
+            EventError: of kind ``"unknown"``; no event has this name.
         """
         event = self.get(name)
         del self._events[name]

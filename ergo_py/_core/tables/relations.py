@@ -61,7 +61,7 @@ class Relations:
         """Add a relation.
 
         Raises:
-            RelationExistsError: the watcher has the same relation already.
+            RelationError: of kind ``"exists"``; the watcher has the same relation already.
         """
         mine = self.by_watcher.setdefault(watcher, {})
         if (kind, target) in mine:
@@ -74,7 +74,7 @@ class Relations:
         """Remove a relation at once. If its signal is queued already, the signal is void.
 
         Raises:
-            RelationUnknownError: the watcher has no such relation.
+            RelationError: of kind ``"unknown"``; the watcher has no such relation.
         """
         relation = self.by_watcher.get(watcher, {}).get((kind, target))
         if relation is None:

@@ -486,7 +486,7 @@ class Behaviour(LinksAndEvents, _OfMessages[M_contra]):
                 cleaned up.
             InitTimeoutError: its ``init`` took longer than ``init_timeout``.
             NameTakenError: ``name`` belongs to another process.
-            TooManyProcessesError: the node's limit is reached.
+            LimitError: of kind ``"processes"``; the node's limit is reached.
             BehaviourError: ``behaviour`` is not a class of behaviours.
         """
         process = self._process
@@ -508,7 +508,7 @@ class Behaviour(LinksAndEvents, _OfMessages[M_contra]):
             InitError: its ``init`` raised. The cause is the original exception; the meta-process is
                 cleaned up.
             InitTimeoutError: its ``init`` took longer than ``init_timeout``.
-            TooManyReadersError: the node's limit of reader threads is reached.
+            LimitError: of kind ``"readers"``; the node's limit of reader threads is reached.
             BehaviourError: ``behaviour`` is not an instance of a ``MetaProcess``, or was spawned
                 before.
         """

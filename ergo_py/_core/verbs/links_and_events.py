@@ -79,7 +79,7 @@ class LinksAndEvents:
         exits. If ``target`` has already ended, that happens at once.
 
         Raises:
-            RelationExistsError: this process is linked to ``target`` already.
+            RelationError: of kind ``"exists"``; this process is linked to ``target`` already.
             NotAllowedError: the target is this process itself.
         """
         self._relate(target, Kind.LINK)
@@ -88,7 +88,7 @@ class LinksAndEvents:
         """Remove a link. No exit of it is delivered afterwards.
 
         Raises:
-            RelationUnknownError: there is no such link.
+            RelationError: of kind ``"unknown"``; there is no such link.
         """
         self._unrelate(target, Kind.LINK)
 
@@ -97,7 +97,7 @@ class LinksAndEvents:
         already ended, the message comes at once.
 
         Raises:
-            RelationExistsError: this process monitors ``target`` already.
+            RelationError: of kind ``"exists"``; this process monitors ``target`` already.
             NotAllowedError: the target is this process itself.
         """
         self._relate(target, Kind.MONITOR)
@@ -106,7 +106,7 @@ class LinksAndEvents:
         """Stop monitoring. No ``Down`` is delivered afterwards, not even a queued ``Down``.
 
         Raises:
-            RelationUnknownError: this process does not monitor ``target``.
+            RelationError: of kind ``"unknown"``; this process does not monitor ``target``.
         """
         self._unrelate(target, Kind.MONITOR)
 
@@ -126,7 +126,7 @@ class LinksAndEvents:
             open: let any process publish, without the token.
 
         Raises:
-            EventTakenError: the name is in use; nothing is changed.
+            EventError: of kind ``"taken"``; the name is in use; nothing is changed.
         """
         process = self._process
         process.allow(Operation.REGISTER)
@@ -142,7 +142,7 @@ class LinksAndEvents:
         """Delete an event. Its subscribers are notified.
 
         Raises:
-            EventUnknownError: this process has no such event.
+            EventError: of kind ``"unknown"``; this process has no such event.
         """
         process = self._process
         process.allow(Operation.REGISTER)
@@ -157,7 +157,7 @@ class LinksAndEvents:
         Returns how many subscribers have accepted it.
 
         Raises:
-            EventUnknownError: there is no such event.
+            EventError: of kind ``"unknown"``; there is no such event.
             NotAllowedError: the event belongs to another process, is not open, and ``token`` is not
                 its token.
         """
@@ -179,8 +179,8 @@ class LinksAndEvents:
 
         Raises:
             BadInputError: ``link`` and ``follow`` exclude each other.
-            EventUnknownError: there is no such event; never with ``follow``.
-            RelationExistsError: this process has subscribed already.
+            EventError: of kind ``"unknown"``; there is no such event; never with ``follow``.
+            RelationError: of kind ``"exists"``; this process has subscribed already.
         """
         if link and follow:
             raise BadInputError("subscribe(link)", link, "False with follow=True")
@@ -198,7 +198,7 @@ class LinksAndEvents:
         """Unsubscribe from an event.
 
         Raises:
-            RelationUnknownError: this process has not subscribed.
+            RelationError: of kind ``"unknown"``; this process has not subscribed.
         """
         process = self._process
         name = process.kernel.publisher.name(event)

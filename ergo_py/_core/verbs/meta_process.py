@@ -376,7 +376,7 @@ class MetaProcess:
 
         Raises:
             InitError: its ``init`` raised; the child is cleaned up.
-            TooManyReadersError: the node's limit of reader threads is reached.
+            LimitError: of kind ``"readers"``; the node's limit of reader threads is reached.
             NotAllowedError: called from ``async`` code, which writes ``await
                 self.spawn_meta(...)``; or this meta-process is ending.
         """

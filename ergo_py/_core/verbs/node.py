@@ -154,7 +154,7 @@ class Node(NodeInspection):
                 cleaned up.
             InitTimeoutError: its ``init`` took longer than ``init_timeout``.
             NameTakenError: ``name`` belongs to another process.
-            TooManyProcessesError: the node's limit is reached.
+            LimitError: of kind ``"processes"``; the node's limit is reached.
             BehaviourError: ``behaviour`` is not a class of behaviours.
             NodeStoppedError: the node is stopping or has stopped.
         """

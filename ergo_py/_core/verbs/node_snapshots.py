@@ -130,7 +130,7 @@ class NodeSnapshots:
         """Take a snapshot of an event, with the losses of each subscriber.
 
         Raises:
-            EventUnknownError: there is no such event.
+            EventError: of kind ``"unknown"``; there is no such event.
         """
         publishing = self._kernel.publisher
         return self._run(lambda: event_info(publishing.events.get(publishing.name(event))))

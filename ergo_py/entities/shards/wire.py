@@ -31,7 +31,13 @@ ENTITY: Final = "ergo.entities"
 """The first part of all messages between hosts."""
 
 add_errors(
-    AnswerUnknownError, EntityStoreError, StateTooLargeError, StateTypeError, StateUnreadableError
+    {
+        "AnswerUnknownError": AnswerUnknownError,
+        "EntityStoreError": EntityStoreError,
+        "StateTooLargeError": StateTooLargeError,
+        "StateTypeError": StateTypeError,
+        "StateUnreadableError": StateUnreadableError,
+    }
 )
 
 

@@ -78,6 +78,7 @@ class Limits:
             f"{self.calls} calls of {asker!r} to {callee!r} wait for an answer, which is the limit "
             f"of {keeper!r}; call again when some are answered, or open the network of {keeper!r} "
             "with a larger max_calls=",
+            self.calls,
             to,
             request,
         )

@@ -27,7 +27,7 @@ class Copies(Hook):
         """The message as another node would get it.
 
         Raises:
-            MessageTypeError: the message cannot travel.
+            MessageError: of kind ``"type"``; the message cannot travel.
         """
         # A message of a process to itself may hold anything: no other node ever gets it.
         return message if to == sender else _copied(router, sender, to, message)

@@ -54,7 +54,7 @@ class PeerMailbox(Mailbox):
         """Put a message or a call, unless too many bytes wait.
 
         Raises:
-            MessageTypeError: the message cannot travel.
+            MessageError: of kind ``"type"``; the message cannot travel.
             NodeBusyError: too many bytes wait, and the envelope is a message.
         """
         _, sender, to, message = envelope

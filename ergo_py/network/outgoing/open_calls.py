@@ -207,8 +207,8 @@ class OpenCalls:
             TargetDownError: there is no connection to the node.
             CallTimeoutError: it did not answer in time.
             UnreadableError: it does not know the request.
-            TooManyCallsError: too many calls to the node wait for an answer.
-            MessageTypeError, MessageTooLargeError: an argument cannot travel.
+            LimitError: of kind ``"calls"``; too many calls to the node wait for an answer.
+            MessageError: an argument cannot travel.
         """
         task, number = current_task(), next(self.router.references)
         to, sender = NodeName(self.node), self.network.kernel.pid

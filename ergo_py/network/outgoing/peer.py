@@ -19,7 +19,7 @@ from ..._core.vocabulary.reasons import Reason
 from ..._core.vocabulary.text import utf8
 from ..access.limits import LARGEST, too_large
 from ..context import NetworkContext
-from ..errors import MessageTooLargeError, MessageTypeError
+from ..errors import MessageError
 from ..messages.listed_class import RefusedValueError
 from ..protocol.failures import failure_of
 from ..protocol.operations import Call, Failure, Operation, encode_operation
@@ -103,8 +103,8 @@ class Peer(OpenCalls, Notices):
         """Encode a message, in the turn and in the thread of its sender.
 
         Raises:
-            MessageTypeError: the message cannot travel.
-            MessageTooLargeError: the carrier does not take a message of its size.
+            MessageError: of kind ``"type"``; the message cannot travel.
+            MessageError: of kind ``"too large"``; the carrier does not take a message of its size.
         """
         if isinstance(message, Packed):
             return message
@@ -114,7 +114,7 @@ class Peer(OpenCalls, Notices):
         """Send a message, on the loop. Always True: the message is on its way.
 
         Raises:
-            MessageTypeError: the message cannot travel.
+            MessageError: of kind ``"type"``; the message cannot travel.
             NodeBusyError: too many bytes wait.
         """
         lane, mailbox, batch = LANES[priority], self.mailbox, self.batch
@@ -167,7 +167,7 @@ class Peer(OpenCalls, Notices):
         """Queue a message that has waited for room. Its sender cannot be told of an error now."""
         try:
             self.push_message(lane, sender, to, self.pack(to, message))
-        except (MessageTypeError, MessageTooLargeError) as error:
+        except MessageError as error:
             self.network.kernel.logger.error("a message cannot travel", error=str(error))
             self.router.dead_letters.add(sender, to, message, Why.UNREADABLE)
             return
@@ -196,7 +196,7 @@ class Peer(OpenCalls, Notices):
             last_to, last_sender, last_lane, route = self.routes.last
             if last_to is not to or last_sender is not sender or last_lane is not lane:
                 route = self.routes.find(lane, sender, to)
-        except (MessageTypeError, MessageTooLargeError) as error:
+        except MessageError as error:
             # True all the same: the call is over. With False, its caller would wait for room for a
             # request that can never be sent.
             caller.settle(None, error)
@@ -224,7 +224,7 @@ class Peer(OpenCalls, Notices):
         try:
             route = self.routes.find(lane, caller.pid, caller.to)
             packed = self.pack(caller.to, request)
-        except (MessageTypeError, MessageTooLargeError) as error:
+        except MessageError as error:
             caller.settle(None, error)
             return
         if self.admits(caller):
@@ -237,7 +237,6 @@ class Peer(OpenCalls, Notices):
     ) -> None:
         """Answer a call of that node. ``to`` is the caller, if it is a process."""
         what = "an answer" if error is None else "an error"
-        why = "MessageTypeError"
         try:
             if error is None:
                 kind, encode = "", self._encoders.get(type(value))
@@ -248,7 +247,6 @@ class Peer(OpenCalls, Notices):
             else:
                 kind, body = failure_of(error, self.network.types)
             if len(body) > LARGEST:
-                why = "MessageTooLargeError"
                 raise RefusedValueError(too_large(what, body, self.node))
         except RefusedValueError as refusal:
             # The callee is not told: it has answered, and its answer is an error for the caller
@@ -257,7 +255,7 @@ class Peer(OpenCalls, Notices):
                 f"{what} cannot travel to node {self.node}", error=str(refusal)
             )
             kind = Failure.UNSENDABLE
-            body = self.network.types.encode([why, utf8(str(refusal))])
+            body = self.network.types.encode(["MessageError", utf8(str(refusal))])
         if not kind:
             op: tuple[object, ...] = (_ANSWER, number, body)
         elif isinstance(error, TargetDownError) and not error.begun:

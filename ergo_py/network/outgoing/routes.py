@@ -65,8 +65,8 @@ class Routes:
         """An address there, as it travels.
 
         Raises:
-            MessageTypeError: its name or key cannot travel.
-            MessageTooLargeError: its name or key is too long.
+            MessageError: of kind ``"type"``; its name or key cannot travel.
+            MessageError: of kind ``"too large"``; its name or key is too long.
         """
         try:
             place = place_of(target, self._network.types.encode)

@@ -1,5 +1,6 @@
 """The failures of calls between nodes: from an exception to an operation, and back."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ..._core.vocabulary.errors import (
@@ -38,35 +39,36 @@ __all__ = ["add_errors", "error_of", "failure_of"]
 
 
 _ERGO: Final[dict[str, type[ErgoError]]] = {
-    cls.__name__: cls
-    for cls in (
-        BadInputError,
-        CallTimeoutError,
-        EventUnknownError,
-        InitError,
-        InitTimeoutError,
-        NameTakenError,
-        NameUnknownError,
-        NodeStoppedError,
-        NotAllowedError,
-        NotPermittedError,
-        ProcessUnknownError,
-        SpawnError,
-        TooManyCallsError,
-        TooManyProcessesError,
-        TooManyReadersError,
-    )
+    "BadInputError": BadInputError,
+    "CallTimeoutError": CallTimeoutError,
+    "EventUnknownError": EventUnknownError,
+    "InitError": InitError,
+    "InitTimeoutError": InitTimeoutError,
+    "NameTakenError": NameTakenError,
+    "NameUnknownError": NameUnknownError,
+    "NodeStoppedError": NodeStoppedError,
+    "NotAllowedError": NotAllowedError,
+    "NotPermittedError": NotPermittedError,
+    "ProcessUnknownError": ProcessUnknownError,
+    "SpawnError": SpawnError,
+    "TooManyCallsError": TooManyCallsError,
+    "TooManyProcessesError": TooManyProcessesError,
+    "TooManyReadersError": TooManyReadersError,
 }
-"""Errors of the framework that arrive in their own class."""
+"""Errors of the framework that arrive in their own class, each by its name on the wire: the kinds
+of an error have the same name in Python.
+"""
+_NAMES: Final = {cls: name for name, cls in _ERGO.items()}
 
 
 _SPECIAL: Final = frozenset({"__cause__", "__notes__"})
 """Fields of all exceptions that travel."""
 
 
-def add_errors(*classes: type[ErgoError]) -> None:
+def add_errors(classes: Mapping[str, type[ErgoError]]) -> None:
     """Let the errors of a further part of the framework arrive in their own class."""
-    _ERGO.update({cls.__name__: cls for cls in classes})
+    _ERGO.update(classes)
+    _NAMES.update({cls: name for name, cls in classes.items()})
 
 
 def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
@@ -99,7 +101,7 @@ def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
             return Failure.SERVICE_UNKNOWN, types.encode(
                 [_part(error.child, types), [utf8(name) for name in error.known]]
             )
-        case ErgoError() if type(error).__name__ in _ERGO:
+        case ErgoError() if type(error) in _NAMES:
             return Failure.ERGO, types.encode(_parts_of(error, types))
         case Exception():
             return Failure.REJECTED, types.encode(error)
@@ -140,7 +142,7 @@ def _error_of(kind: str, to: Any, request: object, payload: Any, begun: bool) ->
             child, known = payload
             return ChildUnknownError(child, tuple(known))
         case Failure.UNSENDABLE:
-            name, text = payload if isinstance(payload, list) else ("MessageTypeError", payload)
+            name, text = payload if isinstance(payload, list) else ("MessageError", payload)
             return CallFailedError(to, request, Crashed.told(RemoteError(str(name), str(text)), ""))
         case Failure.ERGO:
             return _rebuilt(payload, to, request)
@@ -159,7 +161,7 @@ def _parts_of(error: ErgoError, types: MessageTypes) -> list[object]:
         if name not in ("request", "target") or not isinstance(error, CallError)
     }
     return [
-        type(error).__name__,
+        _NAMES[type(error)],
         utf8(text_of(text)),
         cause if isinstance(cause, Exception) else None,
         fields,

@@ -71,9 +71,10 @@ class RemoteService(Service):
         node is lost. After a timeout the child may still get it.
 
         Raises:
-            ServiceGoneError: the child does not come back.
-            ServiceTimeoutError: the child did not come back within ``timeout`` seconds.
-            ServiceBusyError: the waiting queue is full (``max_waiters``).
+            ServiceError: of kind ``"gone"``; the child does not come back.
+            ServiceError: of kind ``"timeout"``; the child did not come back within ``timeout``
+                seconds.
+            ServiceError: of kind ``"busy"``; the waiting queue is full (``max_waiters``).
             MailboxFullError: the mailbox is full.
         """
         check_timeout(timeout)

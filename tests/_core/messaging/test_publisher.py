@@ -36,13 +36,13 @@ from ergo_py._core.messaging.publisher import (
     PROCESS_STARTED,
     RESTARTED,
 )
-from ergo_py._core.vocabulary.info import Ended, Restarted
-from ergo_py.errors import (
+from ergo_py._core.vocabulary.errors import (
     EventTakenError,
     EventUnknownError,
     RelationExistsError,
     RelationUnknownError,
 )
+from ergo_py._core.vocabulary.info import Ended, Restarted
 from ergo_py.info import BlockedReport
 from tests.actors import Puppet
 from tests.support import block_until_reported, kernel_of, router_of, running_node

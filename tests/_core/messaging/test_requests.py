@@ -41,7 +41,8 @@ from ergo_py import (
 from ergo_py._core.messaging.requests import RequestCaller
 from ergo_py._core.messaging.requests import ask as ask_from_a_thread
 from ergo_py._core.vocabulary.envelopes import Priority
-from ergo_py.errors import InitTimeoutError, ServiceGoneError, TargetTypeError
+from ergo_py._core.vocabulary.errors import ServiceGoneError
+from ergo_py.errors import InitTimeoutError, TargetTypeError
 from ergo_py.info import Dispatcher
 from ergo_py.state_machine import state
 from ergo_py.supervision import Fate

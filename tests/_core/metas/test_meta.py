@@ -36,7 +36,8 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
-from ergo_py.errors import InitTimeoutError, TooManyReadersError
+from ergo_py._core.vocabulary.errors import TooManyReadersError
+from ergo_py.errors import InitTimeoutError
 from tests._core.metas.metas import (
     COLOURS,
     InTask,

@@ -38,7 +38,8 @@ from ergo_py._core import sources
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.processes.lifecycle import NOT_YET
-from ergo_py.errors import InitTimeoutError, TooManyProcessesError
+from ergo_py._core.vocabulary.errors import TooManyProcessesError
+from ergo_py.errors import InitTimeoutError
 from tests.actors import Failed, FailsToStart, Puppet, Recorder, SlowStart, Witness
 from tests.support import (
     kernel_of,

@@ -25,7 +25,8 @@ from ergo_py import (
 )
 from ergo_py._core.runtime import thread_parent
 from ergo_py._core.runtime.thread_parent import HostTask, ThreadParent, unmet
-from ergo_py.errors import InitTimeoutError, TaskEndedError
+from ergo_py._core.vocabulary.errors import TaskEndedError
+from ergo_py.errors import InitTimeoutError
 from ergo_py.info import Dispatcher
 from ergo_py.meta import Apply, BlockingCalls
 from tests._core.metas.metas import InThread, in_thread, owning

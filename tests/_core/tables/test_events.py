@@ -6,7 +6,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from ergo_py import PID, EventName, NotAllowedError, Published, Ref
 from ergo_py._core.tables.events import Event, Events
-from ergo_py.errors import EventTakenError, EventUnknownError
+from ergo_py._core.vocabulary.errors import EventTakenError, EventUnknownError
 
 PEOPLE = [PID("n@h", 1, number) for number in range(1, 6)]
 people = st.sampled_from(PEOPLE)

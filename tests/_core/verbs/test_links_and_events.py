@@ -29,7 +29,8 @@ from ergo_py import (
     Unregistered,
     Why,
 )
-from ergo_py.errors import NameUnknownError, RelationExistsError, RelationUnknownError
+from ergo_py._core.vocabulary.errors import RelationExistsError, RelationUnknownError
+from ergo_py.errors import NameUnknownError
 from tests.actors import Failed, Puppet, SlowEnd, Witness
 from tests.support import refused, running_node
 

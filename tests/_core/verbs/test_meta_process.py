@@ -33,6 +33,7 @@ from ergo_py import (
 )
 from ergo_py._core.metas.spawn import spawn_meta_from_thread
 from ergo_py._core.tables.pending_calls import Expiry
+from ergo_py._core.vocabulary.errors import TooManyReadersError
 from ergo_py._core.vocabulary.options import META_DEFAULTS
 from ergo_py._core.vocabulary.states import (
     META_ALLOWED,
@@ -41,7 +42,7 @@ from ergo_py._core.vocabulary.states import (
     MetaState,
     check_meta_transition,
 )
-from ergo_py.errors import BehaviourError, ProcessUnknownError, TargetTypeError, TooManyReadersError
+from ergo_py.errors import BehaviourError, ProcessUnknownError, TargetTypeError
 from tests._core.metas.metas import (
     COLOURS,
     InTask,

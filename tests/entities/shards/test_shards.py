@@ -28,6 +28,7 @@ from ergo_py import (
     exposed,
     open_node,
 )
+from ergo_py._core.vocabulary.errors import ServiceBusyError
 from ergo_py.cluster import Cluster
 from ergo_py.cluster.lease import LeaseKeeper, LeaseTerms
 from ergo_py.cluster.node_network import network_of
@@ -47,7 +48,6 @@ from ergo_py.entities.shards.shard_map import Place, ShardMap
 from ergo_py.entities.shards.wire import ENTITY
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import Address, entities_of, inspections
-from ergo_py.errors import ServiceBusyError
 from ergo_py.methods import cast
 from ergo_py.network import RemoteError
 from ergo_py.network.messages.message_types import MessageTypes

@@ -8,17 +8,14 @@
     │   └── TargetTypeError (TypeError)     not an address
     ├── SpawnError                          nothing was started
     │   ├── InitError                       ``init`` raised; the original is the cause
-    │   ├── InitTimeoutError (TimeoutError) ``init`` took too long
-    │   ├── TooManyProcessesError           the node's ``max_processes`` is reached
-    │   └── TooManyReadersError             the node's ``max_reader_threads`` is reached
+    │   └── InitTimeoutError (TimeoutError) ``init`` took too long
+    ├── LimitError                          a limit of the node is reached; carries kind and limit
     ├── NameTakenError                      another process has the name
     ├── NameUnknownError (LookupError)      no process has that name or alias
     ├── KeyTakenError                       another process has the key of a registry
-    ├── EventTakenError                     another process has registered the event
-    ├── EventUnknownError (LookupError)     there is no such event
+    ├── EventError                          an event is taken or unknown; carries name and kind
     ├── ProcessUnknownError (LookupError)   no process at this address
-    ├── RelationExistsError                 already linked to, or monitoring, that target
-    ├── RelationUnknownError (LookupError)  not linked to, or not monitoring, that target
+    ├── RelationError                       a link or monitor exists, or is unknown; carries kind
     ├── SendError                           carries target and message: nothing is lost
     │   └── MailboxFullError                the receiver's mailbox is full
     ├── CallError                           carries target and request
@@ -29,18 +26,9 @@
     │   └── UnhandledCallError              the callee has no answer to this request
     ├── MethodUnknownError (LookupError)    the actor exposes no such method
     ├── ChildError                          an operation on a child failed; carries child and kind
-    ├── ServiceError                        carries service and message: nothing is lost
-    │   ├── ServiceGoneError                its child does not restart; carries the reason
-    │   ├── ServiceBusyError                too many requests wait for its child to restart
-    │   └── ServiceTimeoutError (TimeoutError)  its child did not restart in time
-    ├── TaskError                           a task of ``run_task`` has no result; carries its name
-    │   ├── TaskTimeoutError (TimeoutError) its function took longer than ``timeout``
-    │   ├── TaskEndedError                  it was cancelled or ended; carries the reason
-    │   └── TooManyTasksError               its ``TaskSupervisor`` runs as many as it may
-    ├── ApplicationError                    carries the application's name
-    │   ├── ApplicationUnknownError (LookupError)  no application of that name is loaded
-    │   ├── ApplicationStartError           the application failed to start; nothing of it runs
-    │   └── ApplicationNeededError          running applications depend on it
+    ├── ServiceError                        carries service, message and kind: nothing is lost
+    ├── TaskError                           a task has no result; carries its name and kind
+    ├── ApplicationError                    carries the application's name and kind
     ├── EscalationError                     a supervisor or application ended, so the node stops
     ├── NotAllowedError (RuntimeError)      not here, or not in this state; says where instead
     ├── NodeStoppedError (RuntimeError)     the node has stopped, or is stopping
@@ -74,15 +62,18 @@ from .messages import (
 from .processes import (
     ControlSocketError,
     EscalationError,
+    EventError,
     EventTakenError,
     EventUnknownError,
     InitError,
     InitTimeoutError,
     KeyTakenError,
+    LimitError,
     NameTakenError,
     NameUnknownError,
     NodeStoppedError,
     ProcessUnknownError,
+    RelationError,
     RelationExistsError,
     RelationUnknownError,
     SpawnError,
@@ -135,12 +126,14 @@ __all__ = [
     "ControlSocketError",
     "DeadlockError",
     "ErgoError",
+    "EventError",
     "EventTakenError",
     "EventUnknownError",
     "EscalationError",
     "InitError",
     "InitTimeoutError",
     "KeyTakenError",
+    "LimitError",
     "MailboxFullError",
     "NameTakenError",
     "NameUnknownError",
@@ -149,6 +142,7 @@ __all__ = [
     "NotAllowedError",
     "ProcessUnknownError",
     "Reject",
+    "RelationError",
     "RelationExistsError",
     "RelationUnknownError",
     "SendError",

@@ -11,6 +11,7 @@ __all__ = [
     "BehaviourError",
     "CallbackError",
     "ErgoError",
+    "Kinds",
     "NotAllowedError",
     "TargetTypeError",
     "add_traceback",
@@ -19,6 +20,20 @@ __all__ = [
 
 class ErgoError(Exception):
     """Base class of all errors the framework raises, except :class:`Reject`."""
+
+
+class Kinds:
+    """Before the base of an error with a ``kind``: programs see a single class, and its kind. The
+    subclass of each kind is also a builtin exception where that is natural, and keeps the name of
+    earlier versions working.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        family = next(base for base in cls.__mro__ if Kinds in base.__bases__)
+        cls.__name__ = cls.__qualname__ = family.__name__
+        cls.__module__ = family.__module__
 
 
 class BadInputError(ErgoError, ValueError):

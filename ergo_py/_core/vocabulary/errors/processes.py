@@ -1,25 +1,29 @@
 """The errors of processes, of their names and relations, and of the node."""
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar, Literal
 
 from ..hints import did_you_mean
 from ..ids import name_in
 from ..reasons import Crashed, Reason, error_of
 from ..text import text_of
-from .base import ErgoError, add_traceback
+from .base import ErgoError, Kinds, add_traceback
 
 __all__ = [
     "ControlSocketError",
     "EscalationError",
+    "EventError",
     "EventTakenError",
     "EventUnknownError",
     "InitError",
     "InitTimeoutError",
     "KeyTakenError",
+    "LimitError",
     "NameTakenError",
     "NameUnknownError",
     "NodeStoppedError",
     "ProcessUnknownError",
+    "RelationError",
     "RelationExistsError",
     "RelationUnknownError",
     "SpawnError",
@@ -59,8 +63,21 @@ class InitTimeoutError(SpawnError, TimeoutError):
         self.timeout = timeout
 
 
-class TooManyProcessesError(SpawnError):
+class LimitError(Kinds, ErgoError):
+    """A limit of the node is reached, and nothing was started. ``limit`` is that number, and
+    ``kind`` says of what: ``"processes"`` (``max_processes``) and ``"readers"``
+    (``max_reader_threads``), which are also a :class:`SpawnError`, and ``"calls"`` to another node
+    (``max_calls`` of the network), which is also a :class:`CallError`.
+    """
+
+    kind: ClassVar[Literal["processes", "readers", "calls"]]
+    limit: int
+
+
+class TooManyProcessesError(LimitError, SpawnError):
     """The node runs as many processes as its ``max_processes`` allows."""
+
+    kind = "processes"
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -70,8 +87,10 @@ class TooManyProcessesError(SpawnError):
         self.limit = limit
 
 
-class TooManyReadersError(SpawnError):
+class TooManyReadersError(LimitError, SpawnError):
     """The node runs as many reader threads as its ``max_reader_threads`` allows."""
+
+    kind = "readers"
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -117,8 +136,23 @@ class NameUnknownError(ErgoError, LookupError):
         self.name = name
 
 
-class EventTakenError(ErgoError):
+class EventError(Kinds, ErgoError):
+    """An event cannot be registered or used. ``name`` is its name.
+
+    ``kind`` says why: another process has registered an event of that name (``"taken"``, with that
+    ``producer``), or there is no event of that name (``"unknown"``, which is also a
+    :class:`LookupError`).
+    """
+
+    kind: ClassVar[Literal["taken", "unknown"]]
+    name: str
+    producer: object = None
+
+
+class EventTakenError(EventError):
     """Another process has registered an event of that name."""
+
+    kind = "taken"
 
     def __init__(self, name: str, producer: object) -> None:
         super().__init__(
@@ -129,8 +163,10 @@ class EventTakenError(ErgoError):
         self.producer = producer
 
 
-class EventUnknownError(ErgoError, LookupError):
+class EventUnknownError(EventError, LookupError):
     """There is no event of that name."""
+
+    kind = "unknown"
 
     def __init__(self, name: str, names: Iterable[str] = ()) -> None:
         super().__init__(
@@ -154,21 +190,37 @@ class ProcessUnknownError(ErgoError, LookupError):
         return super().__str__() + did_you_mean(name_in(self.target), self._names)
 
 
-class RelationExistsError(ErgoError):
+class RelationError(Kinds, ErgoError):
+    """A link or monitor was not changed. ``target`` is its target.
+
+    ``kind`` says why: the link or monitor exists already (``"exists"``), or there is none to remove
+    (``"unknown"``, which is also a :class:`LookupError`).
+    """
+
+    kind: ClassVar[Literal["exists", "unknown"]]
+    target: object
+
+
+class RelationExistsError(RelationError):
     """The link or monitor exists already."""
 
-    def __init__(self, kind: str, target: object) -> None:
+    kind = "exists"
+
+    def __init__(self, relation: str, target: object) -> None:
         super().__init__(
-            f"this process already has a {kind} to {target!r}; a second {kind} is not needed"
+            f"this process already has a {relation} to {target!r}; a second {relation} is not "
+            "needed"
         )
         self.target = target
 
 
-class RelationUnknownError(ErgoError, LookupError):
+class RelationUnknownError(RelationError, LookupError):
     """There is no such link or monitor to remove."""
 
-    def __init__(self, kind: str, target: object) -> None:
-        super().__init__(f"this process has no {kind} to {target!r}")
+    kind = "unknown"
+
+    def __init__(self, relation: str, target: object) -> None:
+        super().__init__(f"this process has no {relation} to {target!r}")
         self.target = target
 
 

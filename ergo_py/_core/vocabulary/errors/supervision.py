@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from ..reasons import Reason, error_of
 from ..text import shown
-from .base import ErgoError
+from .base import ErgoError, Kinds
 
 __all__ = [
     "ApplicationError",
@@ -37,7 +37,7 @@ ChildErrorKind = Literal[
 ]
 
 
-class ChildError(ErgoError):
+class ChildError(Kinds, ErgoError):
     """An operation on a child was refused, and nothing was changed. ``child`` is the name that was
     given.
 
@@ -49,10 +49,10 @@ class ChildError(ErgoError):
     """
 
     kind: ClassVar[ChildErrorKind]
-
-    def __init_subclass__(cls) -> None:
-        # A program sees a single class, and its kind: the subclasses keep the old names working.
-        cls.__name__ = cls.__qualname__ = "ChildError"
+    known: tuple[str, ...] = ()
+    """The names of the children, if there is no such child."""
+    limit: int | None = None
+    pid: object = None
 
     def __init__(self, text: str, child: object) -> None:
         super().__init__(text)
@@ -72,7 +72,6 @@ class ChildUnknownError(ChildError, LookupError):
             child,
         )
         self.known = tuple(known)
-        """The names of the children."""
 
 
 class ChildExistsError(ChildError):
@@ -163,10 +162,20 @@ class ChildBusyError(ChildError):
         )
 
 
-class ServiceError(ErgoError):
+class ServiceError(Kinds, ErgoError):
     """A service could not deliver a message or request. ``service`` is its name, ``message`` the
     message or request.
+
+    ``kind`` says why: its child has ended and will not restart (``"gone"``, with the ``reason`` of
+    the end), the child restarts, and as many requests wait for it as ``max_waiters`` allows
+    (``"busy"``, with that ``limit``), or the child did not restart in time, and the message was not
+    sent (``"timeout"``, which is also a :class:`TimeoutError`).
     """
+
+    kind: ClassVar[Literal["gone", "busy", "timeout"]]
+    reason: Reason | None = None
+    limit: int | None = None
+    timeout: float | None = None
 
     def __init__(self, text: str, service: str, message: object) -> None:
         super().__init__(text)
@@ -176,6 +185,9 @@ class ServiceError(ErgoError):
 
 class ServiceGoneError(ServiceError):
     """The child behind the service has ended and will not restart. ``reason`` says why it ended."""
+
+    kind = "gone"
+    reason: Reason  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, service: str, message: object, reason: Reason) -> None:
         super().__init__(f"service {service!r} is gone: {reason}", service, message)
@@ -187,6 +199,8 @@ class ServiceBusyError(ServiceError):
     """The child behind the service restarts, and as many requests wait for it as its
     ``max_waiters`` allows.
     """
+
+    kind = "busy"
 
     def __init__(self, service: str, message: object, limit: int) -> None:
         super().__init__(
@@ -201,6 +215,8 @@ class ServiceBusyError(ServiceError):
 class ServiceTimeoutError(ServiceError, TimeoutError):
     """The child behind the service did not restart in time. The message was not sent."""
 
+    kind = "timeout"
+
     def __init__(self, service: str, message: object, timeout: float) -> None:
         super().__init__(
             f"service {service!r} did not restart within {timeout:g} s", service, message
@@ -208,10 +224,20 @@ class ServiceTimeoutError(ServiceError, TimeoutError):
         self.timeout = timeout
 
 
-class TaskError(ErgoError):
+class TaskError(Kinds, ErgoError):
     """A task of ``run_task`` or an item of ``map_stream`` has no result, although its function
     has raised no exception.
+
+    ``kind`` says why: its function took longer than ``timeout`` (``"timeout"``, which is also a
+    :class:`TimeoutError`), the task was cancelled, killed, or ended with its parent (``"ended"``,
+    with the ``reason``), or its ``TaskSupervisor`` runs as many tasks as ``max_tasks`` allows
+    (``"too many"``, with that ``limit``).
     """
+
+    kind: ClassVar[Literal["timeout", "ended", "too many"]]
+    timeout: float | None = None
+    reason: Reason | None = None
+    limit: int | None = None
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -222,6 +248,8 @@ class TaskError(ErgoError):
 class TaskTimeoutError(TaskError, TimeoutError):
     """The function of a task took longer than its ``timeout``."""
 
+    kind = "timeout"
+
     def __init__(self, name: str, timeout: float) -> None:
         super().__init__(name, f"the task {name} took more than {timeout:g} s, and was cancelled")
         self.timeout = timeout
@@ -230,6 +258,9 @@ class TaskTimeoutError(TaskError, TimeoutError):
 class TaskEndedError(TaskError):
     """A task was cancelled, killed, or ended with its parent before its function returned."""
 
+    kind = "ended"
+    reason: Reason  # pyright: ignore[reportIncompatibleVariableOverride]
+
     def __init__(self, name: str, reason: Reason) -> None:
         super().__init__(name, f"the task {name} ended before its function returned: {reason}")
         self.reason = reason
@@ -237,6 +268,8 @@ class TaskEndedError(TaskError):
 
 class TooManyTasksError(TaskError):
     """A ``TaskSupervisor`` runs as many tasks as its ``max_tasks`` allows."""
+
+    kind = "too many"
 
     def __init__(self, name: str, limit: int) -> None:
         super().__init__(
@@ -247,8 +280,23 @@ class TooManyTasksError(TaskError):
         self.limit = limit
 
 
-class ApplicationError(ErgoError):
-    """An operation on an application was refused or failed."""
+class ApplicationError(Kinds, ErgoError):
+    """An operation on an application was refused or failed. ``application`` is its name.
+
+    ``kind`` says why: no application of that name is loaded (``"unknown"``, which is also a
+    :class:`LookupError`), it could not be started, and nothing of it runs (``"start"``), or running
+    applications depend on it, and nothing was stopped (``"needed"``).
+    """
+
+    kind: ClassVar[Literal["unknown", "start", "needed"]]
+    known: tuple[str, ...] = ()
+    """The applications that are loaded."""
+    error: BaseException | None = None
+    """The exception that ended the start."""
+    undone: tuple[str, ...] = ()
+    """The dependencies that were started for it and stopped again."""
+    needed_by: tuple[str, ...] = ()
+    """The running applications that depend on it."""
 
     def __init__(self, text: str, application: str) -> None:
         super().__init__(text)
@@ -258,18 +306,22 @@ class ApplicationError(ErgoError):
 class ApplicationUnknownError(ApplicationError, LookupError):
     """No application of that name is loaded."""
 
+    kind = "unknown"
+
     def __init__(self, application: str, known: Sequence[str]) -> None:
         super().__init__(
             f"no application {application!r} is loaded; there are: {', '.join(known) or 'none'}",
             application,
         )
-        self.known: tuple[str, ...] = tuple(known)
+        self.known = tuple(known)
 
 
 class ApplicationStartError(ApplicationError):
     """An application could not be started. Neither it nor the dependencies that were started for it
     run.
     """
+
+    kind = "start"
 
     def __init__(self, application: str, error: BaseException, undone: Sequence[str]) -> None:
         also = (
@@ -281,13 +333,13 @@ class ApplicationStartError(ApplicationError):
             f"application {application!r} could not be started: {shown(error)}{also}", application
         )
         self.error = error
-        """The exception that ended the start."""
-        self.undone: tuple[str, ...] = tuple(undone)
-        """The dependencies that were started for it and stopped again."""
+        self.undone = tuple(undone)
 
 
 class ApplicationNeededError(ApplicationError):
     """Running applications depend on the application to be stopped. Nothing was stopped."""
+
+    kind = "needed"
 
     def __init__(self, application: str, needed_by: Sequence[str]) -> None:
         super().__init__(
@@ -295,4 +347,4 @@ class ApplicationNeededError(ApplicationError):
             f"stop_applications({', '.join(map(repr, (*needed_by, application)))})",
             application,
         )
-        self.needed_by: tuple[str, ...] = tuple(needed_by)
+        self.needed_by = tuple(needed_by)
