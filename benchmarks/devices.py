@@ -24,7 +24,7 @@ import serial
 import trio
 
 from ergo_py import Actor, Backoff, MetaProcess, Node, open_node
-from ergo_py.devices import CAN, DeviceData, DeviceLost, DeviceOpened, Serial
+from ergo_py.devices import CAN, Device, Serial
 from ergo_py.meta import Delimiter
 
 LINE = b"T:%08d B:00000000\n"
@@ -66,8 +66,8 @@ async def unplug(times: int, folder: Path) -> list[str]:
             end, other = os.openpty()
             os.symlink(os.ttyname(other), path)
             os.close(other)
-            for kind in (DeviceOpened, DeviceData):
-                if kind is DeviceData:
+            for kind in (Device.Opened, Device.Data):
+                if kind is Device.Data:
                     os.write(end, LINE % number)
                 message = await heard.receive()
                 if not isinstance(message, kind):
@@ -75,8 +75,8 @@ async def unplug(times: int, folder: Path) -> list[str]:
             os.unlink(path)
             os.close(end)
             message = await heard.receive()
-            if not isinstance(message, DeviceLost):
-                faults.append(f"unplug {number}: expected DeviceLost, found {message!r}")
+            if not isinstance(message, Device.Lost):
+                faults.append(f"unplug {number}: expected Device.Lost, found {message!r}")
     left = {name: count - before[name] for name, count in leftovers().items()}
     return faults + [f"{count} {name} are left" for name, count in left.items() if count > 0]
 
@@ -98,12 +98,12 @@ class InOrder:
 
     def __call__(self, message: object) -> None:
         match message:
-            case DeviceData(_, data):
+            case Device.Data(_, data):
                 self.wrong += self.number_of(data) != self.come
                 self.come += 1
                 if self.come == self.frames:
                     self.done.set()
-            case DeviceOpened():
+            case Device.Opened():
                 self.opened.set()
 
 

@@ -57,7 +57,7 @@ DESCRIBED_ONCE = (
     ergo_py.Actor,
     ergo_py.MetaProcess,
     ergo_py.Supervisor,
-    ergo_py.devices.DeviceBridge,
+    ergo_py.devices.Device,
     ergo_py.entities.Entity,
 )
 """The entry of a class that inherits the members of one of these names the base instead. The verbs

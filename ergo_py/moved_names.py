@@ -277,6 +277,7 @@ _MESSAGES: Final = (
     ("ergo_py.meta", "StandardInput", "Stdin", "Ended Line"),
     ("ergo_py.meta", "Signals", "Signal", "Received"),
     ("ergo_py.meta", "DirectoryWatch", "Path", "Changed"),
+    ("ergo_py.devices", "Device", "Device", "ClosedError Data Lost Opened Send"),
     ("ergo_py.web", "WS", "WS", "Binary Close Connected Disconnected Send Text Upgrade"),
 )
 """Messages that are members of a class now: package, class, begin of the old names, members."""
@@ -294,6 +295,7 @@ def _messages() -> Iterator[Moved]:
     yield _message("ergo_py.meta", "WatchFd", "Descriptors.Watch")
     yield _message("ergo_py.meta", "UnwatchFd", "Descriptors.Unwatch")
     yield _message("ergo_py.meta", "ProgramFailedError", "Port.FailedError")
+    yield _message("ergo_py.devices", "DeviceBridge", "Device")
     yield _message("ergo_py.telemetry", "HealthCheck", "Health.Check")
     yield _message("ergo_py.web", "Accept", "WS.Accept")
     yield _message("ergo_py.web", "HTTPGone", "HTTPRequest.Gone")

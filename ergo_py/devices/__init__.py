@@ -1,7 +1,7 @@
 """Devices behind blocking libraries: serial lines, buses, brokers. One address for both directions,
 opened again whenever the device is lost.
 
-`DeviceBridge` is the base class; the other bridges need the extra of their library.
+`Device` is the base class; the other bridges need the extra of their library.
 """
 
 from typing import TYPE_CHECKING
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .bridge import DeviceBridge
+    from .bridge import Device
     from .can_bus import CAN
-    from .messages import DeviceClosedError, DeviceData, DeviceLost, DeviceOpened, DeviceSend
     from .modbus import Modbus
     from .mqtt_topics import MQTTTopics
     from .postgres_listen import PostgresListen
@@ -21,12 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CAN",
     "ZMQ",
-    "DeviceBridge",
-    "DeviceClosedError",
-    "DeviceData",
-    "DeviceLost",
-    "DeviceOpened",
-    "DeviceSend",
+    "Device",
     "MQTTTopics",
     "Modbus",
     "PostgresListen",
@@ -37,9 +31,8 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "bridge": "DeviceBridge",
+            "bridge": "Device",
             "can_bus": "CAN",
-            "messages": "DeviceClosedError DeviceData DeviceLost DeviceOpened DeviceSend",
             "modbus": "Modbus",
             "mqtt_topics": "MQTTTopics",
             "postgres_listen": "PostgresListen",

@@ -1,4 +1,4 @@
-"""`DeviceBridge`: a device behind a blocking library. One address for both directions, opened again
+"""`Device`: a device behind a blocking library. One address for both directions, opened again
 whenever the device is lost.
 """
 
@@ -14,21 +14,21 @@ from .._core.vocabulary.errors import BadInputError, Reject, SpawnError
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.options import check_number
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 from .._core.vocabulary.reasons import Crashed, Custom, Shutdown
 from ..meta.parsing.framing import Framing
 from ..meta.receivers import check_receiver
 from ..supervision.specs import Backoff
-from .messages import DeviceClosedError, DeviceLost, DeviceSend
+from .messages import DeviceMessages
 from .opening import Driver, Opening, why_lost
 
-__all__ = ["DeviceBridge", "DeviceKeywords"]
+__all__ = ["Device", "DeviceKeywords"]
 
 _REOPEN: Final = Backoff(0.1, 10.0)
 
 
 class DeviceKeywords(TypedDict, total=False):
-    """The options of a `DeviceBridge`, which explains each."""
+    """The options of a `Device`, which explains each."""
 
     framing: Framing | None
     reopen: Backoff
@@ -36,14 +36,14 @@ class DeviceKeywords(TypedDict, total=False):
     receiver: Target | None
 
 
-class DeviceBridge(MetaProcess):
+class Device(DeviceMessages, MetaProcess):
     """Base class for a device behind a blocking library. Define ``open``, ``read`` and ``write``,
     and ``wake`` and ``close`` as the library needs them. A device that only answers has no
     ``read``, and its ``write`` returns the answer.
 
-    The receiver gets `DeviceOpened`, a `DeviceData` for each frame, and `DeviceLost` for each gap,
-    in this order. The bridge opens a lost device again, and a device that is absent at first is a
-    device that is lost: ``spawn_meta`` succeeds. Send or call it `DeviceSend`.
+    The receiver gets `Device.Opened`, a `Device.Data` for each frame, and `Device.Lost` for each
+    gap, in this order. The bridge opens a lost device again, and a device that is absent at first
+    is a device that is lost: ``spawn_meta`` succeeds. Send or call it `Device.Send`.
 
     The five functions run in a thread of the opening, and may block. Each opening has its own
     thread and its own copy of the object that ``__init__`` has made: the attributes that ``open``
@@ -111,10 +111,10 @@ class DeviceBridge(MetaProcess):
         raise NotImplementedError
 
     def write(self, data: object) -> object:
-        """Write the data of a `DeviceSend`; return when the library has taken all of it. The call
+        """Write the data of a `Device.Send`; return when the library has taken all of it. The call
         returns the same, such as the answer of a device that answers each request.
         """
-        raise BadInputError("DeviceSend", data, f"nothing: {type(self).__name__} only reads")
+        raise BadInputError("Device.Send", data, f"nothing: {type(self).__name__} only reads")
 
     def wake(self) -> None:
         """Make ``read`` return, and with ``full_duplex`` a blocked ``write``, too. Called from
@@ -128,7 +128,7 @@ class DeviceBridge(MetaProcess):
     @property
     def only_answers(self) -> bool:
         """Whether no data comes but the answers of ``write``: then ``read`` is not defined."""
-        return type(self).read is DeviceBridge.read
+        return type(self).read is Device.read
 
     # -- the reader --------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class DeviceBridge(MetaProcess):
         return Opening(self._driver_of, self.id, self._to, decoder, tells_failure=not self._is_told)
 
     def _driver_of(self, opening: Opening) -> Driver:
-        driver: DeviceBridge = copy(self)
+        driver: Device = copy(self)
         # Its `stopping`, `pause` and `opened` are those of the opening.
         driver._meta = opening._meta
         return driver
@@ -198,7 +198,7 @@ class DeviceBridge(MetaProcess):
         self._has_result.set()
         if not counts["losses"] and (counts["openings"] or not was_told):
             self._past["losses"] += 1
-            await self.send_wait(self._to, DeviceLost(self.id, why))
+            await self.send_wait(self._to, DeviceMessages.Lost(self.id, why))
 
     @property
     def _to(self) -> Target:
@@ -208,32 +208,32 @@ class DeviceBridge(MetaProcess):
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         """Write. The log has the error of a library that refuses the data."""
-        if not isinstance(message, DeviceSend):
+        if not isinstance(message, DeviceMessages.Send):
             super().handle_message(message, sender)
             return
         try:
             await self._write(message)
-        except DeviceClosedError:
+        except DeviceMessages.ClosedError:
             self._meta.router.dead_letters.add(sender, self.id, message, Why.STOPPING)
         except Exception as error:
             self._meta.report("write", error)
 
     async def handle_call(self, request: object, caller: Caller) -> object:
         """Write; an error is the answer."""
-        if not isinstance(request, DeviceSend):
+        if not isinstance(request, DeviceMessages.Send):
             return super().handle_call(request, caller)
         try:
             return await self._write(request)
         except Exception as error:
             raise Reject(error) from None
 
-    async def _write(self, order: DeviceSend) -> object:
+    async def _write(self, order: DeviceMessages.Send) -> object:
         # One write at a time: the others wait in the mailbox, where `mailbox_size` bounds them and
         # `drain` finds them.
         await self._has_result.wait()
         opening = self._opening
         if opening is None or not opening.is_open:
-            raise DeviceClosedError(self.id, self._why_lost())
+            raise DeviceMessages.ClosedError(self.id, self._why_lost())
         return await opening.write(order.data)
 
     def unblock(self) -> None:
@@ -263,3 +263,4 @@ class DeviceBridge(MetaProcess):
 
 
 show_public_names(__name__)
+show_members(Device, DeviceMessages)

@@ -6,7 +6,7 @@ import can
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
-from .bridge import DeviceBridge, DeviceKeywords
+from .bridge import Device, DeviceKeywords
 
 __all__ = ["CAN"]
 
@@ -14,14 +14,14 @@ _WAIT: Final = 0.1
 """Seconds of a read: most interfaces of python-can cannot be woken, so this bounds a stop."""
 
 
-class CAN(DeviceBridge):
-    """A CAN bus. `DeviceData` and `DeviceSend` have objects of ``can.Message``.
+class CAN(Device):
+    """A CAN bus. `Device.Data` and `Device.Send` have objects of ``can.Message``.
 
     Args:
         interface: the kind of the interface, such as ``socketcan``.
         channel: the name of the bus, such as ``can0``.
         settings: further settings of ``can.Bus``, such as ``{"bitrate": 500_000}``.
-        options: those of `DeviceBridge`.
+        options: those of `Device`.
 
     Raises:
         BadInputError: python-can has no such interface, or the bus has no name.
@@ -58,7 +58,7 @@ class CAN(DeviceBridge):
     def write(self, data: object) -> None:
         """Send a message."""
         if not isinstance(data, can.Message):
-            raise BadInputError("DeviceSend", data, "a can.Message")
+            raise BadInputError("Device.Send", data, "a can.Message")
         self._bus.send(data)
 
     def close(self) -> None:

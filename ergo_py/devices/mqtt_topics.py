@@ -14,23 +14,23 @@ from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
 from ..meta.checks import check_topic
 from ..meta.mqtt_address import KEEP_ALIVE, MQTTAddress
-from .bridge import DeviceBridge, DeviceKeywords
+from .bridge import Device, DeviceKeywords
 
 __all__ = ["MQTTTopics"]
 
 
-class MQTTTopics(DeviceBridge):
-    """Topics of an MQTT broker, in both directions. `DeviceData` has the
+class MQTTTopics(Device):
+    """Topics of an MQTT broker, in both directions. `Device.Data` has the
     ``paho.mqtt.client.MQTTMessage`` of each message, with its ``topic``, ``payload`` and
-    ``retain``; `DeviceSend` takes a topic and bytes, and a call returns when the broker has them
+    ``retain``; `Device.Send` takes a topic and bytes, and a call returns when the broker has them
     (QoS 1); a refusal of the broker raises ``paho.mqtt.MQTTException``. The broker keeps no
     messages for a session that is gone: those of a gap are lost, but for the retained messages, and
-    `DeviceLost` tells the gap. The items of an `MQTT` source are not lost.
+    `Device.Lost` tells the gap. The items of an `MQTT` source are not lost.
 
     Args:
         url: the broker, such as ``mqtt://user:password@localhost:1883``, or ``mqtts://...``.
         topics: the topics to subscribe to; they may have wildcards, such as ``sensors/#``.
-        options: those of `DeviceBridge`.
+        options: those of `Device`.
 
     Raises:
         BadInputError: the address or a topic cannot be read.
@@ -106,7 +106,7 @@ class MQTTTopics(DeviceBridge):
                 # No OSError: a broker that refuses a topic is not lost.
                 self._wait_for_answer(MQTTException)
             case _:
-                raise BadInputError("DeviceSend", data, 'a topic and bytes: ("lamp", b"on")')
+                raise BadInputError("Device.Send", data, 'a topic and bytes: ("lamp", b"on")')
 
     def wake(self) -> None:
         """Make ``read`` return."""

@@ -20,7 +20,7 @@ from .._core.vocabulary.reasons import Reason
 from ..meta.invocations import as_exception
 from ..meta.parsing.decoder import Decoder, FramingError
 from ..meta.readers import post_to_loop
-from .messages import DeviceClosedError, DeviceData, DeviceLost, DeviceOpened
+from .messages import DeviceMessages
 
 __all__ = ["Opening", "why_lost"]
 
@@ -29,7 +29,7 @@ _AT_ONCE: Final = 0.001
 
 
 class Driver(Protocol):
-    """The functions of a library; `DeviceBridge` explains each."""
+    """The functions of a library; `Device` explains each."""
 
     kind: str
     lost_by: ClassVar[tuple[type[Exception], ...]]
@@ -105,7 +105,7 @@ class Opening(MetaProcess):
             self._figures.openings = 1
             self.is_open = True
             post_to_loop(self._meta, self._watch, None)
-            self.send(self._to, DeviceOpened(self._device))
+            self.send(self._to, DeviceMessages.Opened(self._device))
             if driver.full_duplex and not driver.only_answers:
                 writer = _Writer(self._writes, self._run_write)
                 self.spawn(writer, stop_timeout=self._meta.options.stop_timeout)
@@ -147,7 +147,7 @@ class Opening(MetaProcess):
             figures.bytes_in += len(data)
         if self._decoder is None:
             figures.frames_in += 1
-            self.send(to, DeviceData(device, data))
+            self.send(to, DeviceMessages.Data(device, data))
             return
         failure: FramingError | None = None
         try:
@@ -158,7 +158,7 @@ class Opening(MetaProcess):
             figures.frames_in += len(frames)
             # The frames of a read wake their receiver once.
             meta = self._meta
-            messages = [DeviceData(device, frame) for frame in frames]
+            messages = [DeviceMessages.Data(device, frame) for frame in frames]
             meta.outbox.put_many(to, messages, meta.priority)
         if failure is not None:
             raise failure
@@ -192,7 +192,7 @@ class Opening(MetaProcess):
         if not self.stopping and (self._figures.openings or self._tells_failure):
             self._figures.losses = 1
             dropped = 0 if self._decoder is None else self._decoder.unfinished
-            self.send(self._to, DeviceLost(self._device, self.why, dropped))
+            self.send(self._to, DeviceMessages.Lost(self._device, self.why, dropped))
 
     def _close(self, driver: Driver) -> None:
         self.is_open = False
@@ -219,7 +219,7 @@ class Opening(MetaProcess):
         the library has answered.
 
         Raises:
-            DeviceClosedError: the device was lost meanwhile.
+            Device.ClosedError: the device was lost meanwhile.
             Exception: the library has refused the data.
         """
         self._write = write = _Write(data)
@@ -267,7 +267,7 @@ class Opening(MetaProcess):
     async def terminate(self, reason: Reason) -> None:
         """Answer the call in progress: the thread has ended, or was abandoned."""
         if self._write is not None:
-            self._write.error = DeviceClosedError(self._device, self.why or str(reason))
+            self._write.error = DeviceMessages.ClosedError(self._device, self.why or str(reason))
             self._write.done.set()
         self.has_ended = True
         self._news.set()
@@ -400,10 +400,10 @@ def _take_next(queue: "SimpleQueue[_Write | None] | SimpleQueue[None]") -> "_Wri
     return queue.get()
 
 
-def _closed_by(cause: Exception, device: Alias, why: str) -> DeviceClosedError:
+def _closed_by(cause: Exception, device: Alias, why: str) -> DeviceMessages.ClosedError:
     try:
-        raise DeviceClosedError(device, why) from cause
-    except DeviceClosedError as error:
+        raise DeviceMessages.ClosedError(device, why) from cause
+    except DeviceMessages.ClosedError as error:
         return error
 
 

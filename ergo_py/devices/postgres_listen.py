@@ -11,21 +11,21 @@ from psycopg import sql
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
 from ..meta.checks import DATABASE_LIMITS, check_conninfo, check_name
-from .bridge import DeviceBridge, DeviceKeywords
+from .bridge import Device, DeviceKeywords
 
 __all__ = ["PostgresListen"]
 
 
-class PostgresListen(DeviceBridge):
-    """Channels of PostgreSQL. `DeviceData` has the ``psycopg.Notify`` of each notification, with
-    its ``channel`` and ``payload``; `DeviceSend` takes a channel and a text. The server keeps no
-    notifications for a session that is gone: those of a gap are lost, and `DeviceLost` tells the
+class PostgresListen(Device):
+    """Channels of PostgreSQL. `Device.Data` has the ``psycopg.Notify`` of each notification, with
+    its ``channel`` and ``payload``; `Device.Send` takes a channel and a text. The server keeps no
+    notifications for a session that is gone: those of a gap are lost, and `Device.Lost` tells the
     gap. The items of a `PostgresQueue` are not lost.
 
     Args:
         conninfo: the database, such as ``"host=db dbname=shop"``.
         channels: the names of the channels to listen to.
-        options: those of `DeviceBridge`.
+        options: those of `Device`.
 
     Raises:
         BadInputError: the address cannot be read, or a channel has no name of 1 to 63 bytes.
@@ -76,7 +76,7 @@ class PostgresListen(DeviceBridge):
             case (str(channel), str(text)):
                 self._session.execute("select pg_notify(%s, %s)", (channel, text))
             case _:
-                raise BadInputError("DeviceSend", data, 'a channel and a text: ("prices", "42")')
+                raise BadInputError("Device.Send", data, 'a channel and a text: ("prices", "42")')
 
     def wake(self) -> None:
         """Make ``read`` return."""

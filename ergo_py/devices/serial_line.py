@@ -11,7 +11,7 @@ import serial
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
-from .bridge import DeviceBridge, DeviceKeywords
+from .bridge import Device, DeviceKeywords
 
 __all__ = ["Serial"]
 
@@ -24,15 +24,15 @@ else:
     _GONE = (OSError, termios.error)
 
 
-class Serial(DeviceBridge):
-    """A serial line. `DeviceSend` takes bytes, and ``framing`` cuts the bytes that come.
+class Serial(Device):
+    """A serial line. `Device.Send` takes bytes, and ``framing`` cuts the bytes that come.
 
     Args:
         port: the path of the device, such as ``/dev/ttyUSB0``, or a URL of pyserial such as
             ``socket://10.0.0.7:4001``.
         baudrate: the speed.
         settings: further settings of ``serial.Serial``, such as ``{"parity": "E"}``.
-        options: those of `DeviceBridge`.
+        options: those of `Device`.
 
     Raises:
         BadInputError: the port is empty, or pyserial knows no such URL.
@@ -71,7 +71,7 @@ class Serial(DeviceBridge):
     def write(self, data: object) -> None:
         """Write bytes."""
         if not isinstance(data, bytes):
-            raise BadInputError("DeviceSend", data, "bytes; encode text first")
+            raise BadInputError("Device.Send", data, "bytes; encode text first")
         if self._line.write(data) != len(data):
             raise serial.SerialException("the write was interrupted")
 

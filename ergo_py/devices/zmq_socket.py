@@ -10,7 +10,7 @@ import zmq
 
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
-from .bridge import DeviceBridge, DeviceKeywords
+from .bridge import Device, DeviceKeywords
 
 __all__ = ["ZMQ"]
 
@@ -19,14 +19,14 @@ _LONGEST: Final = 60.0
 """Seconds between two tries of a write."""
 
 
-class ZMQ(DeviceBridge):
-    """A socket of ZeroMQ. `DeviceData` has the list of the parts of a message; `DeviceSend` takes
+class ZMQ(Device):
+    """A socket of ZeroMQ. `Device.Data` has the list of the parts of a message; `Device.Send` takes
     such a list, or bytes. ZeroMQ itself connects again, so only its errors are losses.
 
     Args:
         socket: the type, such as ``zmq.SUB``.
         setup: called with each new socket, to bind, connect and subscribe it.
-        options: those of `DeviceBridge`.
+        options: those of `Device`.
 
     Raises:
         BadInputError: ZeroMQ has no such type, or ``setup`` is no function.
@@ -77,7 +77,7 @@ class ZMQ(DeviceBridge):
         """Send a message."""
         parts = [data] if isinstance(data, bytes) else data
         if not isinstance(parts, list):
-            raise BadInputError("DeviceSend", data, "bytes, or a list of them")
+            raise BadInputError("Device.Send", data, "bytes, or a list of them")
         limit = float(self._socket.getsockopt(zmq.SNDTIMEO))
         ends = monotonic() + limit / 1000 if limit >= 0 else inf
         # Without NOBLOCK, nothing could end a write to a socket without a peer.

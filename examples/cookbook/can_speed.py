@@ -9,7 +9,7 @@ import can
 import trio
 
 from ergo_py import Actor, Backoff, ChildSpec, Node, run
-from ergo_py.devices import CAN, DeviceData, DeviceLost, DeviceOpened, DeviceSend
+from ergo_py.devices import CAN, Device
 
 SPEED, ASK = 0x123, 0x7DF
 
@@ -25,11 +25,11 @@ class Speed(Actor):
 
     def handle_message(self, message: object, sender: object) -> None:
         match message:
-            case DeviceOpened(bus):
-                self.send(bus, DeviceSend(can.Message(arbitration_id=ASK, data=[2, 1, 13])))
-            case DeviceData(_, can.Message() as frame) if frame.arbitration_id == SPEED:
+            case Device.Opened(bus):
+                self.send(bus, Device.Send(can.Message(arbitration_id=ASK, data=[2, 1, 13])))
+            case Device.Data(_, can.Message() as frame) if frame.arbitration_id == SPEED:
                 self.kilometers = int.from_bytes(frame.data[:2], "big") / 100
-            case DeviceLost():
+            case Device.Lost():
                 self.kilometers = None  # not the last value: it is old
 
     def handle_inspect(self, *items: str) -> dict[str, str]:

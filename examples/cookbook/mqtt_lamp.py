@@ -9,7 +9,7 @@ import trio
 from paho.mqtt.client import MQTTMessage
 
 from ergo_py import Actor, Backoff, ChildSpec, Node, run
-from ergo_py.devices import DeviceData, DeviceLost, DeviceOpened, DeviceSend, MQTTTopics
+from ergo_py.devices import Device, MQTTTopics
 
 
 class Lamp(Actor):
@@ -22,12 +22,12 @@ class Lamp(Actor):
 
     async def handle_message(self, message: object, sender: object) -> None:
         match message:
-            case DeviceOpened():
+            case Device.Opened():
                 self.log.info("the switch works")
-            case DeviceData(_, MQTTMessage() as pressed):
+            case Device.Data(_, MQTTMessage() as pressed):
                 light = b"on" if pressed.payload == b"1" else b"off"
-                await self.call(self.broker, DeviceSend(("hall/lamp", light)))
-            case DeviceLost(_, why):
+                await self.call(self.broker, Device.Send(("hall/lamp", light)))
+            case Device.Lost(_, why):
                 self.log.warning("the switch does nothing", why=why)
 
 

@@ -9,7 +9,7 @@ import psycopg
 import trio
 
 from ergo_py import Actor, Backoff, ChildSpec, Node, run
-from ergo_py.devices import DeviceData, DeviceLost, DeviceOpened, PostgresListen
+from ergo_py.devices import Device, PostgresListen
 
 
 class Stock(Actor):
@@ -24,13 +24,13 @@ class Stock(Actor):
 
     async def handle_message(self, message: object, sender: object) -> None:
         match message:
-            case DeviceOpened():
+            case Device.Opened():
                 # Notifications of a gap are lost: the table has them all.
                 self.counts = await trio.to_thread.run_sync(self.read)
-            case DeviceData(_, psycopg.Notify(payload=text)):
+            case Device.Data(_, psycopg.Notify(payload=text)):
                 name, _, count = text.partition("=")
                 self.counts[name] = int(count)
-            case DeviceLost(_, why):
+            case Device.Lost(_, why):
                 self.log.warning("the stock may be old", why=why)
 
     def read(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ import sys
 import trio
 
 from ergo_py import Actor, Backoff, ChildSpec, Node, run
-from ergo_py.devices import DeviceData, DeviceLost, DeviceOpened, DeviceSend, Serial
+from ergo_py.devices import Device, Serial
 from ergo_py.meta import Delimiter
 
 
@@ -27,11 +27,11 @@ class Thermometer(Actor):
 
     async def handle_message(self, message: object, sender: object) -> None:
         match message:
-            case DeviceOpened(line):
-                await self.call(line, DeviceSend(b"T?\n"))
-            case DeviceData(_, bytes(text)):
+            case Device.Opened(line):
+                await self.call(line, Device.Send(b"T?\n"))
+            case Device.Data(_, bytes(text)):
                 self.degrees = float(text)  # a wrong line ends this process: it starts again
-            case DeviceLost(_, why):
+            case Device.Lost(_, why):
                 self.log.warning("no temperature", why=why)
                 self.degrees = None
 

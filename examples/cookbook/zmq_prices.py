@@ -10,7 +10,7 @@ import trio
 import zmq
 
 from ergo_py import Actor, ChildSpec, Node, run
-from ergo_py.devices import ZMQ, DeviceData
+from ergo_py.devices import ZMQ, Device
 
 
 class Prices(Actor):
@@ -27,7 +27,7 @@ class Prices(Actor):
 
     def handle_message(self, message: object, sender: object) -> None:
         match message:
-            case DeviceData(_, [bytes(topic), bytes(price)]):
+            case Device.Data(_, [bytes(topic), bytes(price)]):
                 self.last[topic.decode()] = float(price)
 
     def handle_inspect(self, *items: str) -> dict[str, str]:

@@ -31,7 +31,7 @@ from ergo_py import (
     SupervisorSpec,
     meta,
 )
-from ergo_py.devices import DeviceBridge, DeviceClosedError, DeviceLost, DeviceOpened, DeviceSend
+from ergo_py.devices import Device
 from ergo_py.meta import TCP, UDP
 from ergo_py.pipelines import Batch, Pipeline, Retry, ToActor, ToDatabase
 
@@ -44,7 +44,7 @@ AT_ONCE = Batch(10_000)
 AGAIN = Backoff(0.05, 1.0, jitter=0.2)
 
 
-class Program(DeviceBridge):
+class Program(Device):
     """The program that decodes, as a device: it answers frames with their readings."""
 
     lost_by = (OSError, EOFError)
@@ -75,12 +75,12 @@ class Decoder(Actor):
 
     async def handle_call(self, request: Sequence[bytes], caller: Caller) -> object:
         try:
-            return await self.call(self.program, DeviceSend(request), timeout=None)
-        except DeviceClosedError as error:
+            return await self.call(self.program, Device.Send(request), timeout=None)
+        except Device.ClosedError as error:
             raise Reject(error) from None  # the pipeline asks again
 
-    def handle_message(self, message: DeviceOpened | DeviceLost, sender: object) -> None:
-        if isinstance(message, DeviceLost):
+    def handle_message(self, message: Device.Opened | Device.Lost, sender: object) -> None:
+        if isinstance(message, Device.Lost):
             self.log.warning("the program is lost", why=message.why)
 
 

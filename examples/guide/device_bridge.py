@@ -4,7 +4,7 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, Backoff, open_node
-from ergo_py.devices import DeviceBridge, DeviceData, DeviceLost, DeviceOpened, DeviceSend
+from ergo_py.devices import Device
 
 
 class ScannerGoneError(Exception):
@@ -37,7 +37,7 @@ class Scanner:
         self.goods = []
 
 
-class ScannerBridge(DeviceBridge):
+class ScannerBridge(Device):
     lost_by = (ScannerGoneError,)
 
     def __init__(self, goods: list[str], **options: Any) -> None:
@@ -69,13 +69,13 @@ class Till(Actor):
 
     async def handle_message(self, message: Any, sender: object) -> None:
         match message:
-            case DeviceOpened(scanner):
-                await self.call(scanner, DeviceSend(True))
-            case DeviceData(_, "end of day"):
+            case Device.Opened(scanner):
+                await self.call(scanner, Device.Send(True))
+            case Device.Data(_, "end of day"):
                 self.stop()
-            case DeviceData(_, code):
+            case Device.Data(_, code):
                 print("till:", code)
-            case DeviceLost(_, why):
+            case Device.Lost(_, why):
                 print("till:", why)
 
 

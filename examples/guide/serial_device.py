@@ -4,7 +4,7 @@ from tempfile import TemporaryDirectory
 import trio
 
 from ergo_py import Actor, Backoff, open_node
-from ergo_py.devices import DeviceData, DeviceLost, DeviceOpened, DeviceSend, Serial
+from ergo_py.devices import Device, Serial
 from ergo_py.meta import Delimiter
 
 
@@ -19,13 +19,13 @@ class Thermometer(Actor):
 
     async def handle_message(self, message: object, sender: object) -> None:
         match message:
-            case DeviceLost(_, why):
+            case Device.Lost(_, why):
                 print("lost:", why.partition(":")[0])
                 self.lost.set()
-            case DeviceOpened(device):
+            case Device.Opened(device):
                 print("open")
-                await self.call(device, DeviceSend(b"T?\n"))
-            case DeviceData(device, bytes(line)):
+                await self.call(device, Device.Send(b"T?\n"))
+            case Device.Data(device, bytes(line)):
                 print("read:", line.decode())
                 print((await self.inspect_meta(device))["openings"], "opening")
                 self.done.set()

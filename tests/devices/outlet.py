@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from ergo_py import BadInputError
-from ergo_py.devices import DeviceBridge
+from ergo_py.devices import Device
 
 __all__ = ["Answering", "FullDuplex", "HalfDuplex", "Outlet", "wait_for"]
 
@@ -59,7 +59,7 @@ class Outlet:
         return self._line
 
 
-class HalfDuplex(DeviceBridge):
+class HalfDuplex(Device):
     """A library for a single thread."""
 
     kind = "outlet"
@@ -100,7 +100,7 @@ class FullDuplex(HalfDuplex):
     full_duplex = True
 
 
-class Answering(DeviceBridge):
+class Answering(Device):
     """A device that only answers."""
 
     def __init__(self, outlet: Outlet, **options: Any) -> None:

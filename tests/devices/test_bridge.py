@@ -10,14 +10,7 @@ import trio.testing
 from ergo_py import Alias, Backoff, BadInputError, Crashed, Node, Normal, Priority
 from ergo_py._core.metas.outbox import Outbox
 from ergo_py._core.vocabulary.ids import Target
-from ergo_py.devices import (
-    DeviceBridge,
-    DeviceClosedError,
-    DeviceData,
-    DeviceLost,
-    DeviceOpened,
-    DeviceSend,
-)
+from ergo_py.devices import Device
 from ergo_py.errors import UnhandledCallError
 from ergo_py.meta import Delimiter, FixedLength
 from tests.devices.outlet import Answering, FullDuplex, HalfDuplex, Outlet, wait_for
@@ -31,7 +24,7 @@ KINDS = pytest.mark.parametrize("kind", [HalfDuplex, FullDuplex])
 
 
 def data_of(messages: list[Any]) -> list[object]:
-    return [message.data for message in messages if isinstance(message, DeviceData)]
+    return [message.data for message in messages if isinstance(message, Device.Data)]
 
 
 @KINDS
@@ -43,13 +36,13 @@ async def test_a_device_is_read_and_written(kind: type[HalfDuplex]) -> None:
 
         heard = [await owned.next() for _ in range(4)]
         assert heard == [
-            DeviceOpened(device),
-            DeviceData(device, b"one"),
-            DeviceData(device, b"two"),
-            DeviceData(device, b"three"),
+            Device.Opened(device),
+            Device.Data(device, b"one"),
+            Device.Data(device, b"two"),
+            Device.Data(device, b"three"),
         ]
-        owned.node.send(device, DeviceSend(b"first"))
-        await owned.node.call(device, DeviceSend(b"second"))
+        owned.node.send(device, Device.Send(b"first"))
+        await owned.node.call(device, Device.Send(b"second"))
         assert outlet.written == [b"first", b"second"]
 
         shown = await owned.node.inspect_meta(device)
@@ -82,7 +75,7 @@ async def test_the_frames_of_a_read_reach_their_receiver_at_once(
     outlet.say(b"one\ntwo\nth", b"re", b"e\n")
     async with owning() as owned:
         await owned.spawn(HalfDuplex(outlet, framing=Delimiter()))
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
 
         assert [(await owned.next()).data for _ in range(3)] == [b"one", b"two", b"three"]
     assert sizes == [2, 1]
@@ -94,7 +87,7 @@ async def test_a_device_without_a_framing_delivers_each_read_as_it_is() -> None:
     async with owning() as owned:
         await owned.spawn(HalfDuplex(outlet))
 
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         assert [(await owned.next()).data for _ in range(3)] == [["a", "frame"], b"", 7]
 
 
@@ -102,13 +95,13 @@ async def test_a_device_that_only_answers_needs_no_read_and_a_call_returns_the_a
     outlet = Outlet()
     async with owning() as owned:
         device = await owned.spawn(Answering(outlet, reopen=AT_ONCE))
-        assert await owned.node.call(device, DeviceSend("this")) == "this is done"
-        with pytest.raises(DeviceClosedError, match="unplugged during a write"):
-            await owned.node.call(device, DeviceSend("unplugged"))
+        assert await owned.node.call(device, Device.Send("this")) == "this is done"
+        with pytest.raises(Device.ClosedError, match="unplugged during a write"):
+            await owned.node.call(device, Device.Send("unplugged"))
 
-        await owned.until(DeviceLost)
-        await owned.until(DeviceOpened)
-        assert await owned.node.call(device, DeviceSend("that")) == "that is done"
+        await owned.until(Device.Lost)
+        await owned.until(Device.Opened)
+        assert await owned.node.call(device, Device.Send("that")) == "that is done"
         assert outlet.written == []  # no write was interrupted
 
     assert len(outlet.closed) == 2
@@ -124,15 +117,15 @@ async def test_a_device_that_does_not_answer_in_time_is_lost(clock: MovableClock
         nursery.start_soon(refused, owned.node, device)
         await wait_for(begun)
         clock.move(1001)
-        await owned.until(DeviceLost)
-        await owned.until(DeviceOpened)
-        assert await owned.node.call(device, DeviceSend("next")) == "next is done"
+        await owned.until(Device.Lost)
+        await owned.until(Device.Opened)
+        assert await owned.node.call(device, Device.Send("next")) == "next is done"
         over.set()
 
 
 async def refused(node: Node, device: Alias) -> None:
-    with pytest.raises(DeviceClosedError, match="did not return for 1000 s"):
-        await node.call(device, DeviceSend("stuck"), timeout=None)
+    with pytest.raises(Device.ClosedError, match="did not return for 1000 s"):
+        await node.call(device, Device.Send("stuck"), timeout=None)
 
 
 async def test_a_device_that_is_absent_at_first_is_a_device_that_is_lost() -> None:
@@ -141,14 +134,14 @@ async def test_a_device_that_is_absent_at_first_is_a_device_that_is_lost() -> No
         device = await owned.spawn(HalfDuplex(outlet, reopen=AT_ONCE))
         lost = await owned.next()
         await eventually(lambda: outlet.tries >= 5)
-        with pytest.raises(DeviceClosedError, match="no such device") as caught:
-            await owned.node.call(device, DeviceSend(b"x"))
+        with pytest.raises(Device.ClosedError, match="no such device") as caught:
+            await owned.node.call(device, Device.Send(b"x"))
         shown = await owned.node.inspect_meta(device)
         outlet.plug()
 
         # However many tries there were, a single message tells the gap.
-        assert await owned.next() == DeviceOpened(device)
-        assert lost == DeviceLost(device, "FileNotFoundError: no such device")
+        assert await owned.next() == Device.Opened(device)
+        assert lost == Device.Lost(device, "FileNotFoundError: no such device")
         assert caught.value.device == device
         assert (shown["state"], shown["openings"], shown["losses"]) == ("lost", "0", "1")
         assert shown["why"] == lost.why
@@ -160,11 +153,11 @@ async def test_a_call_waits_for_the_first_opening(kind: type[HalfDuplex]) -> Non
     begun, over = outlet.stick("open")
     async with owning() as owned, trio.open_nursery() as nursery:
         device = await owned.spawn(kind(outlet))
-        nursery.start_soon(owned.node.call, device, DeviceSend(b"first"))
+        nursery.start_soon(owned.node.call, device, Device.Send(b"first"))
         await wait_for(begun)
         await trio.testing.wait_all_tasks_blocked()
         over.set()
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
 
     assert outlet.written == [b"first"]
 
@@ -173,8 +166,8 @@ async def test_a_call_during_a_first_opening_that_fails_tells_why() -> None:
     outlet = Outlet(is_plugged=False)
     async with owning() as owned:
         device = await owned.spawn(HalfDuplex(outlet))
-        with pytest.raises(DeviceClosedError, match="FileNotFoundError: no such device"):
-            await owned.node.call(device, DeviceSend(b"first"))
+        with pytest.raises(Device.ClosedError, match="FileNotFoundError: no such device"):
+            await owned.node.call(device, Device.Send(b"first"))
 
 
 @KINDS
@@ -185,22 +178,22 @@ async def test_every_gap_is_told_in_order_with_the_bytes_of_a_broken_frame(
     async with owning() as owned:
         device = await owned.spawn(kind(outlet, framing=FixedLength(4), reopen=AT_ONCE))
         for number in range(20):
-            await owned.until(DeviceOpened)
+            await owned.until(Device.Opened)
             outlet.say(b"%04d" % number, b"cut"[: number % 4])
             outlet.unplug()
-            await owned.until(DeviceLost)
+            await owned.until(Device.Lost)
             outlet.plug()
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         shown = await owned.node.inspect_meta(device)
 
     expected: list[object] = []
     for number in range(20):
         expected += [
-            DeviceOpened(device),
-            DeviceData(device, b"%04d" % number),
-            DeviceLost(device, "OSError: unplugged", number % 4),
+            Device.Opened(device),
+            Device.Data(device, b"%04d" % number),
+            Device.Lost(device, "OSError: unplugged", number % 4),
         ]
-    assert owned.heard == [*expected, DeviceOpened(device)]
+    assert owned.heard == [*expected, Device.Opened(device)]
     assert len(outlet.closed) == 21
     assert (shown["openings"], shown["losses"], shown["frames_in"]) == ("21", "20", "20")
 
@@ -214,11 +207,11 @@ async def test_bytes_that_break_the_framing_lose_the_device_after_the_frames_bef
         )
 
         assert [await owned.next() for _ in range(2)] == [
-            DeviceOpened(device),
-            DeviceData(device, b"good"),
+            Device.Opened(device),
+            Device.Data(device, b"good"),
         ]
         assert "FramingError" in (await owned.next()).why
-        assert await owned.next() == DeviceOpened(device)
+        assert await owned.next() == Device.Opened(device)
 
 
 @KINDS
@@ -226,15 +219,15 @@ async def test_a_failed_write_loses_the_device(kind: type[HalfDuplex]) -> None:
     outlet = Outlet()
     async with owning() as owned:
         device = await owned.spawn(kind(outlet, reopen=AT_ONCE, stuck_after=1000.0))
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
 
-        with pytest.raises(DeviceClosedError, match="unplugged during a write") as caught:
-            await owned.node.call(device, DeviceSend("unplugged"))
+        with pytest.raises(Device.ClosedError, match="unplugged during a write") as caught:
+            await owned.node.call(device, Device.Send("unplugged"))
 
         assert isinstance(caught.value.__cause__, OSError)
-        assert await owned.next() == DeviceLost(device, "OSError: unplugged during a write")
-        assert await owned.next() == DeviceOpened(device)
-        await owned.node.call(device, DeviceSend(b"again"))
+        assert await owned.next() == Device.Lost(device, "OSError: unplugged during a write")
+        assert await owned.next() == Device.Opened(device)
+        await owned.node.call(device, Device.Send(b"again"))
 
 
 @KINDS
@@ -244,28 +237,28 @@ async def test_data_that_the_library_refuses_is_the_fault_of_the_caller(
     outlet = Outlet()
     async with owning() as owned:
         device = await owned.spawn(kind(outlet))
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
 
-        owned.node.send(device, DeviceSend("text"))
+        owned.node.send(device, Device.Send("text"))
         with pytest.raises(BadInputError):
-            await owned.node.call(device, DeviceSend("text"))
+            await owned.node.call(device, Device.Send("text"))
         with pytest.raises(UnhandledCallError):
             await owned.node.call(device, "text")
 
-        await owned.node.call(device, DeviceSend(b"bytes"))
+        await owned.node.call(device, Device.Send(b"bytes"))
         assert outlet.written == [b"bytes"]
-        assert owned.of(DeviceLost) == []
+        assert owned.of(Device.Lost) == []
 
 
 async def test_a_message_to_a_lost_device_becomes_a_dead_letter() -> None:
     outlet = Outlet(is_plugged=False)
     async with owning() as owned:
         device = await owned.spawn(HalfDuplex(outlet, reopen=AT_ONCE))
-        await owned.until(DeviceLost)
+        await owned.until(Device.Lost)
 
-        owned.node.send(device, DeviceSend(b"x"))
-        with pytest.raises(DeviceClosedError):
-            await owned.node.call(device, DeviceSend(b"after it"))
+        owned.node.send(device, Device.Send(b"x"))
+        with pytest.raises(Device.ClosedError):
+            await owned.node.call(device, Device.Send(b"after it"))
 
         assert [letter.target for letter in owned.node.dead_letters()] == [device]
 
@@ -279,15 +272,15 @@ async def test_a_stuck_write_is_abandoned_and_the_next_opening_has_a_new_thread(
     failed: list[BaseException] = []
 
     async def write(node: Node, device: Alias) -> None:
-        with pytest.raises(DeviceClosedError) as caught:
-            await node.call(device, DeviceSend(b"stuck"), timeout=None)
+        with pytest.raises(Device.ClosedError) as caught:
+            await node.call(device, Device.Send(b"stuck"), timeout=None)
         failed.append(caught.value)
 
     async with owning(limit=LIMIT) as owned, trio.open_nursery() as nursery:
         device = await owned.spawn(
             kind(outlet, reopen=AT_ONCE, stuck_after=1000.0), stop_timeout=0.0
         )
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         nursery.start_soon(write, owned.node, device)
         await wait_for(begun)
         stuck = outlet.connect()
@@ -295,8 +288,8 @@ async def test_a_stuck_write_is_abandoned_and_the_next_opening_has_a_new_thread(
 
         clock.move(1001)
         lost = await owned.next()
-        assert await owned.next() == DeviceOpened(device)
-        await owned.node.call(device, DeviceSend(b"next"))
+        assert await owned.next() == Device.Opened(device)
+        await owned.node.call(device, Device.Send(b"next"))
         # The reader waits with `close` for the writing thread: both are abandoned.
         assert owned.node.info().threads_abandoned == (2 if kind is FullDuplex else 1)
 
@@ -304,9 +297,9 @@ async def test_a_stuck_write_is_abandoned_and_the_next_opening_has_a_new_thread(
         over.set()
         await eventually(lambda: len(outlet.closed) == 1)
         outlet.say(b"still open")
-        assert await owned.next() == DeviceData(device, b"still open")
+        assert await owned.next() == Device.Data(device, b"still open")
 
-    assert lost == DeviceLost(device, "the library did not return for 1000 s")
+    assert lost == Device.Lost(device, "the library did not return for 1000 s")
     assert len(failed) == 1
     assert outlet.closed[0] is stuck
 
@@ -322,21 +315,21 @@ async def test_a_library_that_is_stuck_elsewhere_is_abandoned_too(
             HalfDuplex(outlet, reopen=AT_ONCE, stuck_after=1000.0), stop_timeout=0.0
         )
         if function == "close":
-            await owned.until(DeviceOpened)
+            await owned.until(Device.Opened)
             outlet.unplug()
             outlet.plug()
             # The loss does not wait for `close`.
-            assert await owned.next() == DeviceLost(device, "OSError: unplugged")
+            assert await owned.next() == Device.Lost(device, "OSError: unplugged")
         await wait_for(begun)
 
         clock.move(1001)
         if function == "open":
             assert "did not return" in (await owned.next()).why
-        assert await owned.next() == DeviceOpened(device)
+        assert await owned.next() == Device.Opened(device)
         assert owned.node.info().threads_abandoned == 1
         over.set()
 
-    assert len(owned.of(DeviceLost)) == 1
+    assert len(owned.of(Device.Lost)) == 1
 
 
 async def test_a_slow_receiver_is_no_stuck_library(clock: MovableClock) -> None:
@@ -345,12 +338,12 @@ async def test_a_slow_receiver_is_no_stuck_library(clock: MovableClock) -> None:
         device = await owned.spawn_elsewhere(
             HalfDuplex(outlet, stuck_after=1000.0, receiver=owned.owner), backlog=1
         )
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         let_go = await owned.hold()
         outlet.say(*range(10))
         (opening,) = owned.node.meta_info(device).children
         await eventually(lambda: owned.node.meta_info(opening).reader_waits)
-        nursery.start_soon(lambda: owned.node.call(device, DeviceSend(b"x"), timeout=None))
+        nursery.start_soon(lambda: owned.node.call(device, Device.Send(b"x"), timeout=None))
         await eventually(lambda: owned.node.meta_info(device).callback is not None)
 
         for _ in range(5):
@@ -370,10 +363,10 @@ async def test_the_time_before_a_write_does_not_count(
     outlet = Outlet()
     async with owning(limit=LIMIT) as owned:
         device = await owned.spawn(kind(outlet, stuck_after=1000.0))
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         clock.move(1001)
 
-        await owned.node.call(device, DeviceSend(b"x"))
+        await owned.node.call(device, Device.Send(b"x"))
         assert (await owned.node.inspect_meta(device))["openings"] == "1"
 
 
@@ -383,13 +376,13 @@ async def test_a_stop_ends_a_read_a_write_and_a_pause(kind: type[HalfDuplex]) ->
     async with owning() as owned:
         await owned.spawn(kind(outlet))
         await owned.spawn(kind(absent, reopen=Backoff(1000.0, 1000.0)))
-        await owned.until(DeviceOpened)
-        while not owned.of(DeviceLost):
+        await owned.until(Device.Opened)
+        while not owned.of(Device.Lost):
             await owned.next()
 
     assert len(outlet.closed) == 1
     # An orderly stop is no loss.
-    assert len(owned.of(DeviceLost)) == 1
+    assert len(owned.of(Device.Lost)) == 1
 
 
 async def test_an_orderly_stop_drains_the_writes_that_wait() -> None:
@@ -397,9 +390,9 @@ async def test_an_orderly_stop_drains_the_writes_that_wait() -> None:
     begun, over = outlet.stick("write")
     async with owning() as owned:
         device = await owned.spawn(HalfDuplex(outlet), drain=60.0)
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         for number in range(5):
-            owned.node.send(device, DeviceSend(b"%d" % number))
+            owned.node.send(device, Device.Send(b"%d" % number))
         await wait_for(begun)
         owned.node.send_exit(device, Normal())
         over.set()
@@ -431,8 +424,8 @@ async def test_a_call_during_a_first_opening_that_crashes_tells_why() -> None:
     begun, over = outlet.stick("open")
 
     async def ask(device: Alias) -> None:
-        with pytest.raises(DeviceClosedError, match="LookupError: a mistake in open"):
-            await owned.node.call(device, DeviceSend(b"first"))
+        with pytest.raises(Device.ClosedError, match="LookupError: a mistake in open"):
+            await owned.node.call(device, Device.Send(b"first"))
 
     async with owning() as owned, trio.open_nursery() as nursery:
         nursery.start_soon(ask, await owned.spawn(Mistaken(outlet)))
@@ -445,10 +438,10 @@ async def test_at_the_limit_of_reader_threads_the_device_is_lost() -> None:
     outlet = Outlet()
     async with owning(max_reader_threads=1) as owned:
         await owned.spawn(HalfDuplex(outlet))
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         await owned.spawn(HalfDuplex(Outlet()))
 
-        assert "TooManyReadersError" in (await owned.until(DeviceLost)).why
+        assert "LimitError" in (await owned.until(Device.Lost)).why
 
 
 class Steps(Backoff):
@@ -473,7 +466,7 @@ async def test_the_delays_between_tries_follow_the_backoff(monkeypatch: pytest.M
         await owned.spawn(HalfDuplex(outlet, reopen=Steps(0.0, 0.0)))
         await eventually(lambda: len(asked) >= 3)
         outlet.plug()
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         failed = len(asked)
 
         # A short opening changes nothing; after a healthy opening the first delay comes again.
@@ -481,13 +474,13 @@ async def test_the_delays_between_tries_follow_the_backoff(monkeypatch: pytest.M
             monkeypatch.setattr(Steps, "is_well", is_well)
             outlet.unplug()
             outlet.plug()
-            await owned.until(DeviceOpened)
+            await owned.until(Device.Opened)
 
     assert asked == [*range(failed + 1), 0]
 
 
 async def test_a_read_that_does_not_block_costs_pauses() -> None:
-    class Idle(DeviceBridge):
+    class Idle(Device):
         reads = 0
 
         def open(self) -> None:
@@ -499,11 +492,11 @@ async def test_a_read_that_does_not_block_costs_pauses() -> None:
 
     async with owning() as owned:
         device = await owned.spawn(Idle())
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         await eventually(lambda: Idle.reads > 1)
 
         with pytest.raises(BadInputError, match="only reads"):
-            await owned.node.call(device, DeviceSend(b"x"))
+            await owned.node.call(device, Device.Send(b"x"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ pytest.importorskip("can", reason="needs python-can")
 import can
 
 from ergo_py import Backoff, BadInputError
-from ergo_py.devices import CAN, DeviceOpened, DeviceSend
+from ergo_py.devices import CAN, Device
 from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
 from tests.meta.owner import owning
@@ -75,9 +75,9 @@ async def test_a_can_bus_keeps_the_rules_of_devices(rule: DeviceRule) -> None:
 async def test_a_can_bus_takes_messages_of_its_library_only() -> None:
     async with owning() as owned:
         device = await owned.spawn(CAN("virtual", "test"))
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         with pytest.raises(BadInputError, match=r"can\.Message"):
-            await owned.node.call(device, DeviceSend(b"bytes"))
+            await owned.node.call(device, Device.Send(b"bytes"))
 
 
 def test_a_can_bus_that_python_can_does_not_know_is_refused() -> None:

@@ -14,7 +14,7 @@ import trio
 pytest.importorskip("paho", reason="needs paho-mqtt")
 
 from ergo_py import Backoff, BadInputError
-from ergo_py.devices import DeviceLost, DeviceOpened, MQTTTopics
+from ergo_py.devices import Device, MQTTTopics
 from ergo_py.pipelines import MQTT
 from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
@@ -96,7 +96,7 @@ async def test_an_absent_broker_is_a_lost_device() -> None:
     async with owning() as owned:
         await owned.spawn(MQTTTopics("mqtt://127.0.0.1:1", "frames"))
 
-        assert "ConnectionRefusedError" in (await owned.until(DeviceLost)).why
+        assert "ConnectionRefusedError" in (await owned.until(Device.Lost)).why
 
 
 async def test_a_broker_that_says_goodbye_is_a_lost_device() -> None:
@@ -114,7 +114,7 @@ async def test_a_broker_that_says_goodbye_is_a_lost_device() -> None:
         await owned.spawn(MQTTTopics(f"mqtt://127.0.0.1:{port}", reopen=Backoff(0.0, 0.0)))
 
         for _ in range(2):
-            assert isinstance(await owned.next(), DeviceOpened)
+            assert isinstance(await owned.next(), Device.Opened)
             assert "lost" in (await owned.next()).why
         nursery.cancel_scope.cancel()
 

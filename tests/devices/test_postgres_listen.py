@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from ergo_py import Backoff, BadInputError
-from ergo_py.devices import DeviceLost, PostgresListen
+from ergo_py.devices import Device, PostgresListen
 from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
 from tests.meta.owner import owning
@@ -84,7 +84,7 @@ async def test_an_absent_database_is_a_lost_device(short_path: Path) -> None:
     async with owning() as owned:
         await owned.spawn(PostgresListen(f"host={short_path} user=ergo", "frames"))
 
-        assert "OperationalError" in (await owned.until(DeviceLost)).why
+        assert "OperationalError" in (await owned.until(Device.Lost)).why
 
 
 def test_the_system_notices_a_server_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("zmq", reason="needs pyzmq")
 import zmq
 
 from ergo_py import Alias, Backoff, BadInputError, Node
-from ergo_py.devices import ZMQ, DeviceClosedError, DeviceLost, DeviceOpened, DeviceSend
+from ergo_py.devices import ZMQ, Device
 from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
 from tests.meta.owner import eventually, owning
@@ -86,20 +86,20 @@ async def test_an_address_in_use_is_a_lost_device() -> None:
             await owned.spawn(
                 ZMQ(zmq.REP, lambda socket: socket.bind(address), reopen=Backoff(0.001, 0.001))
             )
-            assert "in use" in (await owned.until(DeviceLost)).why
+            assert "in use" in (await owned.until(Device.Lost)).why
             holder.unbind(address)
-            await owned.until(DeviceOpened)
+            await owned.until(Device.Opened)
 
 
 async def test_a_write_without_a_peer_is_interrupted_and_then_has_another_socket(
     short_path: Path, clock: MovableClock
 ) -> None:
     address = f"ipc://{short_path}/jobs"
-    failed: list[DeviceClosedError] = []
+    failed: list[Device.ClosedError] = []
 
     async def write(node: Node, device: Alias) -> None:
-        with pytest.raises(DeviceClosedError) as caught:
-            await node.call(device, DeviceSend(b"lost"), timeout=None)
+        with pytest.raises(Device.ClosedError) as caught:
+            await node.call(device, Device.Send(b"lost"), timeout=None)
         failed.append(caught.value)
 
     async with owning(limit=1100.0) as owned, trio.open_nursery() as nursery:
@@ -111,18 +111,18 @@ async def test_a_write_without_a_peer_is_interrupted_and_then_has_another_socket
                 stuck_after=1000.0,
             )
         )
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         nursery.start_soon(write, owned.node, device)
         await eventually(lambda: owned.node.meta_info(device).callback is not None)
         clock.move(1001)
 
-        assert isinstance(await owned.next(), DeviceLost)
-        assert isinstance(await owned.next(), DeviceOpened)
+        assert isinstance(await owned.next(), Device.Lost)
+        assert isinstance(await owned.next(), Device.Opened)
         assert owned.node.info().threads_abandoned == 0
         worker: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PULL)
         with worker:
             worker.connect(address)
-            await owned.node.call(device, DeviceSend(b"done"), timeout=None)
+            await owned.node.call(device, Device.Send(b"done"), timeout=None)
             assert await trio.to_thread.run_sync(worker.recv) == b"done"
 
     assert len(failed) == 1
@@ -137,17 +137,17 @@ async def test_a_publisher_reaches_a_subscriber(short_path: Path) -> None:
 
     async with owning() as owned:
         subscriber = await owned.spawn(ZMQ(zmq.SUB, subscribe))
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         publisher = await owned.spawn(ZMQ(zmq.PUB, lambda socket: socket.connect(address)))
-        await owned.until(DeviceOpened)
+        await owned.until(Device.Opened)
         with pytest.raises(BadInputError, match="bytes"):
-            await owned.node.call(publisher, DeviceSend("text"))
+            await owned.node.call(publisher, Device.Send("text"))
 
         # A publisher drops the messages from before the subscription reaches it.
         heard: list[object] = []
         while not heard:
-            await owned.node.call(publisher, DeviceSend(b"b: no"))
-            await owned.node.call(publisher, DeviceSend(b"a: yes"))
+            await owned.node.call(publisher, Device.Send(b"b: no"))
+            await owned.node.call(publisher, Device.Send(b"a: yes"))
             if (await owned.node.inspect_meta(subscriber))["frames_in"] != "0":
                 heard.append((await owned.next()).data)
         assert heard == [[b"a: yes"]]

@@ -18,7 +18,6 @@ import pytest
 import trio
 
 from ergo_py import PID, Actor, Down, Killed, Node, Reason
-from ergo_py.devices import DeviceSend
 from ergo_py.testing import no_leaks
 from examples.gateway.__main__ import start, where
 from examples.gateway.decode import encode
@@ -163,7 +162,7 @@ async def test_the_program_takes_any_number_of_frames_through_small_pipes() -> N
     async with owning(limit=100) as owned:
         device = await owned.spawn(SmallPipes())
 
-        assert await owned.node.call(device, DeviceSend(frames)) == [largest] * 100
+        assert await owned.node.call(device, Program.Send(frames)) == [largest] * 100
 
 
 @needs_proc

@@ -145,9 +145,11 @@ def show_under(module: str, names: Iterable[str], namespace: Mapping[str, object
             value.__module__ = module
 
 
-def show_members(owner: type) -> None:
-    """Let the classes that are members of ``owner`` print under it: ``TCP.Data(…)``."""
-    for name, member in vars(owner).items():
+def show_members(owner: type, defined_by: type | None = None) -> None:
+    """Let the classes that are members of ``owner`` print under it: ``TCP.Data(…)``. They are those
+    of a base of it with ``defined_by``.
+    """
+    for name, member in vars(defined_by or owner).items():
         if isinstance(member, type) and not name.startswith("_"):
             member.__name__ = name
             member.__qualname__ = f"{owner.__qualname__}.{name}"

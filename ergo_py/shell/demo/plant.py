@@ -11,8 +11,7 @@ from typing import Final
 from ..._core.vocabulary.ids import PID, Alias
 from ..._core.vocabulary.messages import Request
 from ...actor import Actor
-from ...devices.bridge import DeviceBridge
-from ...devices.messages import DeviceData
+from ...devices.bridge import Device as Bridge
 from ...meta.parsing.framing import Delimiter
 from ...meta.sockets.datagrams import UDP
 from ...meta.sockets.messages import Endpoint
@@ -100,7 +99,7 @@ class Device(Actor):
         return {"sent": str(self.sent)}
 
 
-class SerialLine(DeviceBridge):
+class SerialLine(Bridge):
     """A simulated serial line. Its functions run in a thread, as those of a real driver do."""
 
     kind = "serial"
@@ -133,7 +132,7 @@ class Press(Actor):
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         """Hand a frame on."""
         match message:
-            case DeviceData(data=bytes(frame)):
+            case SerialLine.Data(data=bytes(frame)):
                 await self.service("readings").call(Item(frame, "press"), timeout=60, retry=True)
 
 

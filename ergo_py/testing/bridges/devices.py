@@ -12,14 +12,7 @@ from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.public_names import show_public_names
 from ..._core.vocabulary.reasons import Normal
 from ...actor import Actor
-from ...devices.bridge import DeviceBridge
-from ...devices.messages import (
-    DeviceClosedError,
-    DeviceData,
-    DeviceLost,
-    DeviceOpened,
-    DeviceSend,
-)
+from ...devices.bridge import Device
 from ...node import Node, open_node
 from ...supervision.specs import Backoff
 from ..fixtures import checked_node
@@ -43,7 +36,7 @@ class DeviceRig(ABC):
     """
 
     @abstractmethod
-    def bridge(self, *, reopen: Backoff, stuck_after: float) -> DeviceBridge:
+    def bridge(self, *, reopen: Backoff, stuck_after: float) -> Device:
         """Make the bridge under test, with these options."""
 
     @abstractmethod
@@ -62,11 +55,11 @@ class DeviceRig(ABC):
 
     @abstractmethod
     def number_in(self, data: object) -> int:
-        """The number in the data of a `DeviceData`."""
+        """The number in the data of a `Device.Data`."""
 
     @abstractmethod
     def order(self, number: int) -> object:
-        """The data of a `DeviceSend` that contains the number."""
+        """The data of a `Device.Send` that contains the number."""
 
     @abstractmethod
     def taken(self) -> list[int]:
@@ -95,7 +88,7 @@ class _Receiver(Actor):
     """Owns the bridge, and hands its messages to the rule."""
 
     def __init__(
-        self, bridge: DeviceBridge, heard: trio.MemorySendChannel[object], stop_timeout: float
+        self, bridge: Device, heard: trio.MemorySendChannel[object], stop_timeout: float
     ) -> None:
         self.bridge, self.heard, self.stop_timeout = bridge, heard, stop_timeout
         self.device: Alias | None = None
@@ -132,19 +125,19 @@ class _Trial:
     async def expect_numbers(self, *numbers: int) -> None:
         """Check the numbers in the next frames."""
         for expected in numbers:
-            found = self.rig.number_in((await self.next(DeviceData)).data)
+            found = self.rig.number_in((await self.next(Device.Data)).data)
             if found != expected:
                 raise AssertionError(f"expected the frame {expected}, found the frame {found}")
 
     async def write(self, number: int) -> None:
         """Have the device take an order."""
-        await self.node.call(self.device, DeviceSend(self.rig.order(number)), timeout=None)
+        await self.node.call(self.device, Device.Send(self.rig.order(number)), timeout=None)
 
     async def expect_refused(self, number: int, rule: str) -> None:
         """Check that the device is closed for an order."""
         try:
             await self.write(number)
-        except DeviceClosedError:
+        except Device.ClosedError:
             return
         raise AssertionError(rule)
 
@@ -158,7 +151,7 @@ class _Trial:
 
     async def until_open(self) -> None:
         """Read messages until the device is open."""
-        while not isinstance(await self._heard.receive(), DeviceOpened):
+        while not isinstance(await self._heard.receive(), Device.Opened):
             pass
 
     async def until_frame(self, number: int) -> None:
@@ -170,7 +163,7 @@ class _Trial:
             with trio.move_on_after(_AGAIN):
                 while True:
                     match await self._heard.receive():
-                        case DeviceData(_, data) if self.rig.number_in(data) == number:
+                        case Device.Data(_, data) if self.rig.number_in(data) == number:
                             return
                         case _:
                             continue
@@ -178,7 +171,7 @@ class _Trial:
 
 @asynccontextmanager
 async def _trial(
-    rig: DeviceRig, node: Node, bridge: DeviceBridge, stop_timeout: float = 5.0
+    rig: DeviceRig, node: Node, bridge: Device, stop_timeout: float = 5.0
 ) -> AsyncIterator[_Trial]:
     sender, receiver = trio.open_memory_channel[object](1_000_000)
     with trio.fail_after(_LIMIT), sender, receiver:
@@ -189,7 +182,7 @@ async def _trial(
         await node.wait_ended(owner)
 
 
-def _bridge_of(rig: DeviceRig, stuck_after: float = 30.0) -> DeviceBridge:
+def _bridge_of(rig: DeviceRig, stuck_after: float = 30.0) -> Device:
     return rig.bridge(reopen=_REOPEN, stuck_after=stuck_after)
 
 
@@ -197,7 +190,7 @@ async def frames_and_orders_keep_their_order(rig: DeviceRig) -> None:
     """Frames come, and orders go, in the order in which they were sent."""
     rig.plug()
     async with checked_node() as node, _trial(rig, node, _bridge_of(rig)) as trial:
-        await trial.next(DeviceOpened)
+        await trial.next(Device.Opened)
         for number in range(50):
             rig.emit(number)
             await trial.write(number)
@@ -211,10 +204,10 @@ async def an_absent_device_is_a_lost_device(rig: DeviceRig) -> None:
     """
     async with checked_node() as node:
         async with _trial(rig, node, _bridge_of(rig)) as trial:
-            await trial.next(DeviceLost)
-            await trial.expect_refused(1, "a call to an absent device raises DeviceClosedError")
+            await trial.next(Device.Lost)
+            await trial.expect_refused(1, "a call to an absent device raises Device.ClosedError")
             rig.plug()
-            await trial.next(DeviceOpened)
+            await trial.next(Device.Opened)
             rig.emit(2)
             await trial.write(3)
             await trial.expect_numbers(2)
@@ -228,13 +221,13 @@ async def every_gap_is_told(rig: DeviceRig) -> None:
     rig.plug()
     async with checked_node() as node, _trial(rig, node, _bridge_of(rig)) as trial:
         for gap in range(_GAPS):
-            await trial.next(DeviceOpened)
+            await trial.next(Device.Opened)
             rig.emit(gap)
             await trial.expect_numbers(gap)
             rig.unplug()
-            await trial.next(DeviceLost)
+            await trial.next(Device.Lost)
             rig.plug()
-        await trial.next(DeviceOpened)
+        await trial.next(Device.Opened)
 
 
 async def a_stop_leaves_nothing_behind(rig: DeviceRig) -> None:
@@ -242,7 +235,7 @@ async def a_stop_leaves_nothing_behind(rig: DeviceRig) -> None:
     rig.plug()
     async with checked_node() as node:
         async with _trial(rig, node, _bridge_of(rig)) as trial:
-            await trial.next(DeviceOpened)
+            await trial.next(Device.Opened)
         if node.info().threads_abandoned:
             raise AssertionError("wake() did not wake the threads: the stop has abandoned them")
 
@@ -261,7 +254,7 @@ async def a_stuck_library_is_replaced(rig: DeviceRig) -> None:
             _trial(rig, node, bridge, stop_timeout=0.1) as trial,
         ):
             await trial.until_open()
-            await trial.expect_refused(1, "a stuck write raises DeviceClosedError")
+            await trial.expect_refused(1, "a stuck write raises Device.ClosedError")
             await trial.until_open()
             await trial.until_frame(2)
             gate.put(None)
@@ -270,7 +263,7 @@ async def a_stuck_library_is_replaced(rig: DeviceRig) -> None:
         gate.put(None)
 
 
-def _stick_once(bridge: DeviceBridge, gate: "SimpleQueue[None]") -> None:
+def _stick_once(bridge: Device, gate: "SimpleQueue[None]") -> None:
     """Let the first write of a bridge block. Each opening works with a copy of the bridge, so the
     attribute is that of all openings.
     """

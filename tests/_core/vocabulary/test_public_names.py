@@ -3,6 +3,7 @@ checkers name, and the names print under the package.
 """
 
 import ast
+import inspect
 import pickle
 import pydoc
 import sys
@@ -23,7 +24,7 @@ import ergo_py.streams
 import ergo_py.supervision
 import ergo_py.tasks
 import ergo_py.telemetry
-from ergo_py import CallTimeoutError, meta, web
+from ergo_py import CallTimeoutError, devices, meta, web
 from ergo_py._core.vocabulary.public_names import name_for_annotations
 
 LAZY = pytest.mark.parametrize(
@@ -162,13 +163,14 @@ def test_an_unknown_name_is_an_attribute_error_with_the_module(package: ModuleTy
         meta.Signals,
         meta.DirectoryWatch,
         web.WS,
+        devices.Device,
     ],
 )
 def test_a_message_that_is_a_member_prints_and_pickles_under_its_owner(owner: type) -> None:
     members = {
         name: member
-        for name, member in vars(owner).items()
-        if isinstance(member, type) and not name.startswith("_")
+        for name, member in inspect.getmembers(owner, inspect.isclass)
+        if not name.startswith("_")
     }
 
     assert members
