@@ -297,6 +297,8 @@ def _messages() -> Iterator[Moved]:
     yield _message("ergo_py.meta", "ProgramFailedError", "Port.FailedError")
     yield _message("ergo_py.devices", "DeviceBridge", "Device")
     yield _message("ergo_py.telemetry", "HealthCheck", "Health.Check")
+    yield _message("ergo_py.testing.bridges", "DEVICE_RULES", "DeviceRig.RULES")
+    yield _message("ergo_py.testing.bridges", "SOURCE_RULES", "SourceRig.RULES")
     yield _message("ergo_py.web", "Accept", "WS.Accept")
     yield _message("ergo_py.web", "HTTPGone", "HTTPRequest.Gone")
     yield _message("ergo_py.web", "SentEvent", "Response.Event")

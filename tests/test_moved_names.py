@@ -23,8 +23,8 @@ from ergo_py.network.errors import TooManyCallsError
 from tests.test_docs_api import MODULES
 
 MOST_AT_THE_ROOT = 80
-MOST = 274
-"""274: the errors of a command whose answer is not known and of a write that a store refuses, which
+MOST = 272
+"""272: the errors of a command whose answer is not known and of a write that a store refuses, which
 callers catch and stores raise; the six names of devices, which receivers match and callers catch,
 six bridges to devices, the rules of devices and of sources with their rigs, and fifteen of
 pipelines: the classes that users subclass, those that they write in each pipeline, and seven

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ergo_py.pipelines import Source, SQLiteQueue
-from ergo_py.testing.bridges import SOURCE_RULES, SourceRig
+from ergo_py.testing.bridges import SourceRig
 
 
 class QueueRig(SourceRig):
@@ -28,5 +28,5 @@ class QueueRig(SourceRig):
 
 
 def test_the_source_keeps_the_contract(tmp_path: Path) -> None:
-    for rule in SOURCE_RULES:
+    for rule in SourceRig.RULES:
         rule(QueueRig(tmp_path / f"{rule.__name__}.db"))

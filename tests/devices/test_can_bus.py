@@ -10,7 +10,7 @@ import can
 
 from ergo_py import Backoff, BadInputError
 from ergo_py.devices import CAN, Device
-from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
+from ergo_py.testing.bridges import DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
 from tests.meta.owner import owning
 
@@ -65,7 +65,7 @@ class Adapter(DeviceRig):
         self._bus.shutdown()
 
 
-@pytest.mark.parametrize("rule", DEVICE_RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", DeviceRig.RULES, ids=lambda rule: rule.__name__)
 async def test_a_can_bus_keeps_the_rules_of_devices(rule: DeviceRule) -> None:
     adapter = Adapter()
     await rule(adapter)

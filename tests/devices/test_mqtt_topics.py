@@ -16,7 +16,7 @@ pytest.importorskip("paho", reason="needs paho-mqtt")
 from ergo_py import Backoff, BadInputError
 from ergo_py.devices import Device, MQTTTopics
 from ergo_py.pipelines import MQTT
-from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
+from ergo_py.testing.bridges import DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
 from tests.meta.owner import owning
 from tests.pipelines.brokers.rigs import put
@@ -79,7 +79,7 @@ class Station(DeviceRig):
 @pytest.mark.skipif(
     "ERGO_BROKERS" not in os.environ, reason="`python -m benchmarks brokers` starts the servers"
 )
-@pytest.mark.parametrize("rule", DEVICE_RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", DeviceRig.RULES, ids=lambda rule: rule.__name__)
 async def test_topics_keep_the_rules_of_devices(rule: DeviceRule) -> None:
     if reason := missing("mosquitto"):
         pytest.skip(reason)

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from ergo_py import Backoff, BadInputError
 from ergo_py.devices import Device, PostgresListen
-from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
+from ergo_py.testing.bridges import DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
 from tests.meta.owner import owning
 from tests.postgres import needs_postgres, running_postgres
@@ -72,7 +72,7 @@ def conninfo() -> Iterator[str]:
     "ERGO_BROKERS" not in os.environ, reason="`python -m benchmarks brokers` starts the servers"
 )
 @needs_postgres
-@pytest.mark.parametrize("rule", DEVICE_RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", DeviceRig.RULES, ids=lambda rule: rule.__name__)
 async def test_notifications_keep_the_rules_of_devices(conninfo: str, rule: DeviceRule) -> None:
     with ExitStack() as stack:
         login = Login(conninfo)

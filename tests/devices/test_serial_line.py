@@ -12,7 +12,7 @@ pytest.importorskip("serial", reason="needs pyserial")
 
 from ergo_py import Alias, Backoff, BadInputError, Node
 from ergo_py.devices import Device, Serial
-from ergo_py.testing.bridges import DEVICE_RULES
+from ergo_py.testing.bridges import DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
 from tests.devices.cable import Cable
 from tests.meta.owner import eventually, owning
@@ -28,7 +28,7 @@ def cable(short_path: Path) -> Iterator[Cable]:
     cable.close()
 
 
-@pytest.mark.parametrize("rule", DEVICE_RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", DeviceRig.RULES, ids=lambda rule: rule.__name__)
 async def test_a_serial_line_keeps_the_rules_of_devices(cable: Cable, rule: DeviceRule) -> None:
     await rule(cable)
 

@@ -13,14 +13,14 @@ import zmq
 
 from ergo_py import Alias, Backoff, BadInputError, Node
 from ergo_py.devices import ZMQ, Device
-from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
+from ergo_py.testing.bridges import DeviceRig
 from ergo_py.testing.bridges.devices import DeviceRule
 from tests.meta.owner import eventually, owning
 from tests.meta.wires import MovableClock
 
 RULES = [
     rule
-    for rule in DEVICE_RULES
+    for rule in DeviceRig.RULES
     if rule.__name__ in ("frames_and_orders_keep_their_order", "a_stop_leaves_nothing_behind")
 ]
 """A socket of ZeroMQ cannot be unplugged: it connects again by itself."""

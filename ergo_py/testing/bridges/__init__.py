@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from ..._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .devices import DEVICE_RULES, DeviceRig
-    from .sources import SOURCE_RULES, SourceRig
+    from .devices import DeviceRig
+    from .sources import SourceRig
 
-__all__ = ["DEVICE_RULES", "SOURCE_RULES", "DeviceRig", "SourceRig"]
+__all__ = ["DeviceRig", "SourceRig"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
-        __name__, {"devices": "DEVICE_RULES DeviceRig", "sources": "SOURCE_RULES SourceRig"}
+        __name__, {"devices": "DeviceRig", "sources": "SourceRig"}
     )

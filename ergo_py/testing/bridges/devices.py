@@ -1,10 +1,10 @@
-"""`DEVICE_RULES`: the contract of bridges to devices, as tests for a bridge of your own."""
+"""`DeviceRig`: the contract of bridges to devices, as tests for a bridge of your own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from queue import SimpleQueue
-from typing import Final, Protocol, TypeVar
+from typing import ClassVar, Final, Protocol, TypeVar
 
 import trio
 
@@ -17,7 +17,7 @@ from ...node import Node, open_node
 from ...supervision.specs import Backoff
 from ..fixtures import checked_node
 
-__all__ = ["DEVICE_RULES", "DeviceRig", "DeviceRule"]
+__all__ = ["DeviceRig", "DeviceRule"]
 
 T = TypeVar("T")
 
@@ -31,9 +31,12 @@ _GAPS: Final = 5
 
 
 class DeviceRig(ABC):
-    """A device for `DEVICE_RULES` to plug and unplug: the far end of the bridge under test. It is
+    """A device for the ``RULES`` to plug and unplug: the far end of the bridge under test. It is
     absent until ``plug``. Subclass it for your device. No method may block for long.
     """
+
+    RULES: ClassVar[tuple["DeviceRule", ...]]
+    """The rules. Call each with a new rig."""
 
     @abstractmethod
     def bridge(self, *, reopen: Backoff, stuck_after: float) -> Device:
@@ -276,13 +279,12 @@ def _stick_once(bridge: Device, gate: "SimpleQueue[None]") -> None:
     bridge.__dict__["write"] = write
 
 
-DEVICE_RULES: Final[tuple[DeviceRule, ...]] = (
+DeviceRig.RULES = (
     frames_and_orders_keep_their_order,
     an_absent_device_is_a_lost_device,
     every_gap_is_told,
     a_stop_leaves_nothing_behind,
     a_stuck_library_is_replaced,
 )
-"""The rules. Call each with a new `DeviceRig`."""
 
 show_public_names(__name__)

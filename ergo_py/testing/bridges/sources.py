@@ -1,11 +1,11 @@
-"""`SOURCE_RULES`: the contract of sources of pipelines, as tests for a source of your own."""
+"""`SourceRig`: the contract of sources of pipelines, as tests for a source of your own."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import trio
 
@@ -17,7 +17,7 @@ from ...pipelines.source import Source
 from ...pipelines.steps import Sink
 from ...supervision.specs import Backoff, Budget, ChildSpec
 
-__all__ = ["SOURCE_RULES", "SourceRig", "SourceRule"]
+__all__ = ["SourceRig", "SourceRule"]
 
 _LIMIT: Final = 30.0
 """Seconds after which a rule fails that still waits."""
@@ -28,9 +28,17 @@ _MANY: Final = 200
 
 
 class SourceRig(ABC):
-    """A broker for `SOURCE_RULES`, with a queue that is empty at first. Subclass it for your
-    broker.
+    """A broker for the ``RULES``, with a queue that is empty at first. Subclass it for your broker.
+
+    The rules are functions, each with its rule as its name. A test calls each of them::
+
+        @pytest.mark.parametrize("rule", SourceRig.RULES, ids=lambda rule: rule.__name__)
+        def test_my_source_keeps_the_rule(rule):
+            rule(MyRig())
     """
+
+    RULES: ClassVar[tuple["SourceRule", ...]]
+    """The rules. Call each with a new rig."""
 
     @abstractmethod
     def source(self) -> Source:
@@ -291,7 +299,7 @@ def a_pipeline_loses_nothing_through_kills(rig: SourceRig) -> None:
         raise AssertionError(f"{doubles} doubles after {_KILLS} kills, with a bound of {_BOUND}")
 
 
-SOURCE_RULES: Final[Sequence[SourceRule]] = (
+SourceRig.RULES = (
     items_are_taken_whole_and_in_order,
     no_more_is_taken_than_asked,
     an_empty_queue_does_not_block,
@@ -303,11 +311,5 @@ SOURCE_RULES: Final[Sequence[SourceRule]] = (
     it_opens_and_closes_in_any_order,
     a_pipeline_loses_nothing_through_kills,
 )
-"""The rules, each a function with its rule as its name. A test calls each of them::
-
-    @pytest.mark.parametrize("rule", SOURCE_RULES, ids=lambda rule: rule.__name__)
-    def test_my_source_keeps_the_rule(rule):
-        rule(MyRig())
-"""
 
 show_public_names(__name__)

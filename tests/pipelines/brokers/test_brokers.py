@@ -17,7 +17,7 @@ from ergo_py import Backoff, ChildSpec
 from ergo_py.pipelines import Item, JetStream, Pipeline, PostgresQueue, RedisStream, Sink, Source
 from ergo_py.pipelines.brokers.broker import Broker
 from ergo_py.supervision import Budget
-from ergo_py.testing.bridges import SOURCE_RULES
+from ergo_py.testing.bridges import SourceRig
 from ergo_py.testing.bridges.sources import SourceRule
 from tests.meta.owner import eventually
 from tests.pipelines.brokers.accounts import account_of
@@ -43,7 +43,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[tuple[str, BrokerServer]]
         yield name, running
 
 
-@pytest.mark.parametrize("rule", SOURCE_RULES, ids=[rule.__name__ for rule in SOURCE_RULES])
+@pytest.mark.parametrize("rule", SourceRig.RULES, ids=[rule.__name__ for rule in SourceRig.RULES])
 def test_a_broker_keeps_the_rule(rule: SourceRule, broker: tuple[str, BrokerServer]) -> None:
     rule(Rig(broker[1], rule.__name__))
 

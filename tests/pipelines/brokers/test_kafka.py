@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from ergo_py.pipelines import Item, Kafka, Source
 from ergo_py.pipelines.brokers.kafka import Settings
-from ergo_py.testing.bridges import SOURCE_RULES
+from ergo_py.testing.bridges import SourceRig
 from ergo_py.testing.bridges.sources import SourceRule
 from tests.examples.programs import EXAMPLES
 from tests.meta.owner import eventually
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
     "ERGO_BROKERS" not in os.environ, reason="`python -m benchmarks brokers` starts the servers"
 )
 IN_ANY_ORDER = ("acknowledged_items_do_not_return", "unacknowledged_items_return")
-RULES = [rule for rule in SOURCE_RULES if rule.__name__ not in IN_ANY_ORDER]
+RULES = [rule for rule in SourceRig.RULES if rule.__name__ not in IN_ANY_ORDER]
 """Kafka has an offset for each partition: the last test has its rule for acknowledgements."""
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from ergo_py import BadInputError
 from ergo_py.pipelines import Item, SQLiteQueue
-from ergo_py.testing.bridges import SOURCE_RULES
+from ergo_py.testing.bridges import SourceRig
 from ergo_py.testing.bridges.sources import SourceRule
 from tests.pipelines.brokers.rigs import KEYS_IN_ROWS, SQLiteRig, put
 
 
-@pytest.mark.parametrize("rule", SOURCE_RULES, ids=[rule.__name__ for rule in SOURCE_RULES])
+@pytest.mark.parametrize("rule", SourceRig.RULES, ids=[rule.__name__ for rule in SourceRig.RULES])
 def test_a_queue_in_a_file_keeps_the_rule(rule: SourceRule, tmp_path: Path) -> None:
     rule(SQLiteRig(tmp_path / "jobs.db"))
 

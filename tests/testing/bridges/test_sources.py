@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from ergo_py.pipelines import Item, Source
-from ergo_py.testing.bridges import SOURCE_RULES, SourceRig
+from ergo_py.testing.bridges import SourceRig
 from ergo_py.testing.bridges import sources as rules
 from ergo_py.testing.bridges.sources import SourceRule
 
@@ -142,7 +142,7 @@ class Fragile(Memory):
         self.is_open = False
 
 
-@pytest.mark.parametrize("rule", SOURCE_RULES, ids=[rule.__name__ for rule in SOURCE_RULES])
+@pytest.mark.parametrize("rule", SourceRig.RULES, ids=[rule.__name__ for rule in SourceRig.RULES])
 def test_a_source_in_memory_keeps_the_rule(rule: SourceRule) -> None:
     rule(MemoryRig(Memory))
 
