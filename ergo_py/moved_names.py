@@ -308,6 +308,7 @@ _OPTIONS: Final = (
     ("ergo_py.meta", "ergo_py.meta", "TCP", "KeepAlive WhenFull WhenSlow"),
     ("ergo_py.meta", "ergo_py.meta", "Port", "StopTimes Terminal"),
     ("ergo_py.testing", "ergo_py.testing", "Replay", "ME"),
+    ("ergo_py.testing", "ergo_py.testing", "World", "all_answered at_most_one kept linearizable"),
     ("ergo_py.web", "ergo_py.web", "HTTPRequest", "ReadBody"),
     ("ergo_py.web", "ergo_py.web", "Response", "End Write"),
     ("ergo_py.web", "ergo_py.web", "Route", "Body"),

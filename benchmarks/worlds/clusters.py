@@ -8,19 +8,9 @@ from typing import Any
 
 import trio
 
-from ergo_py import (
-    PID,
-    Actor,
-    Caller,
-    ChildSpec,
-    ErgoError,
-    Name,
-    Node,
-    NodeStoppedError,
-    Routing,
-)
+from ergo_py import PID, Actor, Caller, ChildSpec, ErgoError, Name, Node, NodeStoppedError, Routing
 from ergo_py.cluster import Cluster, LeaseLostError, Singleton, Spread, lease_of
-from ergo_py.testing import World, at_most_one
+from ergo_py.testing import World
 from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
 
@@ -135,7 +125,7 @@ async def leases(world: World) -> None:
         nursery.start_soon(_drain, world, drained)
         await trio.sleep(50)
     await world.heal()
-    world.check(at_most_one("only"))
+    world.check(World.at_most_one("only"))
     await trio.sleep(SETTLED)
 
     def lives(history: History) -> Iterator[str]:
@@ -153,7 +143,7 @@ async def leases(world: World) -> None:
             if life.name == "only" and life.ended > moment:
                 yield f"the singleton runs on {life.node}, which has drained at {moment:.2f} s"
 
-    world.check(at_most_one("only"), tokens_grow, lives, drained_nodes_are_idle)
+    world.check(World.at_most_one("only"), tokens_grow, lives, drained_nodes_are_idle)
 
 
 # -- names -----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from ergo_py.entities import AnswerUnknownError, Entities, Entity, EntityInspect
 from ergo_py.entities.record import Origin, Record
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import Address, entities_of
-from ergo_py.testing import World, linearizable
+from ergo_py.testing import World
 from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
 
@@ -612,7 +612,7 @@ async def _check(world: World, book: Book, clients: list[Client], *more: "Check"
         book.answered[f"last {key}"] = key, Deposit(f"last {key}", 1), None
     await _settle(book)
     world.check(
-        linearizable(RegisterModel(), key=lambda request: request.key),
+        World.linearizable(RegisterModel(), key=lambda request: request.key),
         *(_checker(book, find) for find in (*CHECKS, *more)),
     )
 

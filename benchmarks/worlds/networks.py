@@ -32,7 +32,7 @@ from ergo_py import (
     Shutdown,
 )
 from ergo_py.network.errors import TooManyCallsError
-from ergo_py.testing import World, all_answered
+from ergo_py.testing import World
 from ergo_py.testing.world.checkers import NamedCheck
 from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
@@ -479,7 +479,7 @@ async def watches(world: World) -> None:
     await trio.sleep(3)
     await _say_farewell(a, b, diary)
     world.check(*(NamedCheck(check.__name__, partial(check, diary)) for check in CHECKS))
-    world.check(all_answered())
+    world.check(World.all_answered())
 
 
 async def _say_farewell(a: WorldNode, b: WorldNode, diary: Diary) -> None:

@@ -18,7 +18,7 @@ from ergo_py.entities import Entities, Entity, EntityInspector, EntityStoreError
 from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Due, Row, Write
 from ergo_py.entity_handles import Address, entities_of, inspections
-from ergo_py.testing import World, at_most_one
+from ergo_py.testing import World
 from ergo_py.testing.world.checkers import Checker
 from ergo_py.testing.world.disk import WorldDisk
 from ergo_py.testing.world.history import History
@@ -564,7 +564,7 @@ async def _run_fleet(
 def _check(world: World, commands_are_kept: Checker) -> None:
     # A stopped program may have a commit under way, to a late disk, for which its entities wait. It
     # is refused.
-    world.check(commands_are_kept, *(at_most_one(each, grace=LATE) for each in ACCOUNTS))
+    world.check(commands_are_kept, *(World.at_most_one(each, grace=LATE) for each in ACCOUNTS))
 
 
 class Mover:
@@ -651,4 +651,4 @@ async def moves(world: World) -> None:
             if missing := sorted(set(asked).difference(found[key])):
                 yield f"{key} has lost {missing}"
 
-    world.check(commands_are_kept, *(at_most_one(each) for each in ACCOUNTS))
+    world.check(commands_are_kept, *(World.at_most_one(each) for each in ACCOUNTS))

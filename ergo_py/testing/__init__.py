@@ -17,8 +17,6 @@ from .replay import Recording, Replay, Tape, recording
 from .settlement import busy, settle
 from .stores import STORE_RULES, opened_store
 from .task_order import explore, seeded
-from .world.checkers import all_answered, at_most_one, kept
-from .world.linearizability import linearizable
 from .world.simulation import simulated
 from .world.world import World
 
@@ -32,8 +30,6 @@ __all__ = [
     "Tape",
     "VirtualClock",
     "World",
-    "all_answered",
-    "at_most_one",
     "busy",
     "checked_node",
     "checked_nodes",
@@ -43,8 +39,6 @@ __all__ = [
     "expect_crash",
     "explore",
     "filled",
-    "kept",
-    "linearizable",
     "no_leaks",
     "opened_store",
     "recording",

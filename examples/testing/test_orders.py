@@ -3,7 +3,7 @@
 import trio
 
 from ergo_py import ErgoError, Name, Node
-from ergo_py.testing import World, kept, simulated
+from ergo_py.testing import World, simulated
 
 from . import orders
 from .orders import HastyOrders, Orders, Place, Placed
@@ -26,7 +26,7 @@ async def place_orders(world: World, kind: type[Orders]) -> None:
             pass
     await world.heal()
     placed = await till.call(ORDERS, Placed())
-    world.check(kept(Place, lambda: [Place(number) for number in placed]))
+    world.check(World.kept(Place, lambda: [Place(number) for number in placed]))
 
 
 @simulated(seeds=10)

@@ -261,7 +261,7 @@ def simulated(*, seeds: int = 100) -> Callable[[Test], Callable[[], None]]:
             nodes = await world.start(3, start)
             world.faults(cut=0.2, pause=0.1)
             ...
-            world.check(at_most_one("counter"))
+            world.check(World.at_most_one("counter"))
 
     ``pytest --seeds 100000`` runs more seeds.
 

@@ -16,25 +16,19 @@ from ..._core.vocabulary.public_names import name_for_annotations
 from ...meta.sockets.socket_source import replace_sockets
 from ..leaks import LeakError
 from ..task_order import ordered_by
-from .checkers import Checker
+from .checkers import Checker, all_answered, at_most_one, kept
 from .clock import EndlessWaitError, LivelockError, StandstillError, WorldClock
 from .crash import close_remains
 from .disk import WorldDisk
 from .faults import FaultRun
 from .history import History
+from .linearizability import linearizable
 from .machine.sockets import WorldSockets
 from .machine.threads import WorldThreads
 from .node import Start, WorldNode
 from .outside import Entrances, OutsideError
 from .plan import FaultRates, Plan, PlanError
-from .tasks import (
-    TaskOwners,
-    TasksOfTest,
-    WorldOrder,
-    describe_tasks,
-    lift_shields,
-    tasks_of_run,
-)
+from .tasks import TaskOwners, TasksOfTest, WorldOrder, describe_tasks, lift_shields, tasks_of_run
 
 if TYPE_CHECKING:
     from ...network.carriers.memory import Memory
@@ -63,6 +57,11 @@ class World:
 
     ``@simulated`` makes a world for each seed, and gives it to the test.
     """
+
+    all_answered = staticmethod(all_answered)
+    at_most_one = staticmethod(at_most_one)
+    kept = staticmethod(kept)
+    linearizable = staticmethod(linearizable)
 
     def __init__(self, plan: Plan, *, is_drawn: bool = True) -> None:
         self.plan: Plan = plan

@@ -4,7 +4,7 @@ import trio
 
 from ergo_py import Actor, Caller, ChildSpec, ErgoError, Node
 from ergo_py.cluster import Cluster, Singleton
-from ergo_py.testing import World, at_most_one
+from ergo_py.testing import World
 from ergo_py.testing.world.node import WorldNode
 
 __all__ = ["Only", "busy", "quiet", "start", "visit"]
@@ -55,7 +55,7 @@ async def busy(world: World) -> None:
         for node in nodes:
             nursery.start_soon(visit, world, node, 6)
     await world.heal()
-    world.check(at_most_one("only"))
+    world.check(World.at_most_one("only"))
 
 
 async def quiet(world: World) -> None:
@@ -64,4 +64,4 @@ async def quiet(world: World) -> None:
     world.faults(cut_store=0.2, slow_store=0.2)
     await trio.sleep(40)
     await world.heal()
-    world.check(at_most_one("only"))
+    world.check(World.at_most_one("only"))

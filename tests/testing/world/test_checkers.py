@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from ergo_py import PID
-from ergo_py.testing import all_answered, at_most_one, kept
+from ergo_py.testing import World
 from ergo_py.testing.world.history import History, Lifetime, Operation
 
 
@@ -40,15 +40,15 @@ def history(
 def test_lifetimes_on_two_nodes_must_not_overlap(
     lives: list[tuple[str, float, float]], is_right: bool
 ) -> None:
-    found = list(at_most_one("only")(history(*lives)))
+    found = list(World.at_most_one("only")(history(*lives)))
 
     assert (found == []) is is_right
-    assert list(at_most_one("other")(history(*lives))) == []
+    assert list(World.at_most_one("other")(history(*lives))) == []
 
 
 def test_a_stopped_program_does_not_count_until_it_has_noticed() -> None:
     lives = ("a", 0.0, 10.5), ("b", 5.0, inf)
-    check = at_most_one("only", grace=1.0)
+    check = World.at_most_one("only", grace=1.0)
 
     assert list(check(history(*lives, pauses=[("a", 4.0, 10.0)]))) == []
     assert list(check(history(*lives, pauses=[("a", 6.0, 10.0)])))
@@ -63,10 +63,10 @@ def test_a_call_without_an_end_is_not_answered() -> None:
         Operation("a", "shop", Put(1), 0.0, 1.0, "done"),
         Operation("a", "shop", Put(2), 0.0, 1.0, None, TimeoutError()),
     ]
-    assert list(all_answered()(made)) == []
+    assert list(World.all_answered()(made)) == []
 
     made.operations.append(Operation("a", "shop", Put(3), 2.0))
-    assert len(list(all_answered()(made))) == 1
+    assert len(list(World.all_answered()(made))) == 1
 
 
 def test_a_confirmed_request_must_be_kept_and_others_may_be() -> None:
@@ -77,7 +77,7 @@ def test_a_confirmed_request_must_be_kept_and_others_may_be() -> None:
         Operation("a", "shop", "look", 0.0, 1.0, "seen"),
     ]
 
-    assert list(kept(Put, lambda: [Put(1)])(made)) == []
-    assert list(kept(Put, lambda: [Put(1), Put(2)])(made)) == []
-    assert "Put(value=1)" in next(iter(kept(Put, lambda: [Put(2)])(made)))
-    assert list(kept(lambda each: each.request == "look", list)(made))
+    assert list(World.kept(Put, lambda: [Put(1)])(made)) == []
+    assert list(World.kept(Put, lambda: [Put(1), Put(2)])(made)) == []
+    assert "Put(value=1)" in next(iter(World.kept(Put, lambda: [Put(2)])(made)))
+    assert list(World.kept(lambda each: each.request == "look", list)(made))

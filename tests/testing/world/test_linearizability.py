@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ergo_py.testing import linearizable
+from ergo_py.testing import World
 from ergo_py.testing.world.history import History, Operation
 
 
@@ -25,7 +25,7 @@ class Register:
 def holds(*operations: Operation, **options: Any) -> bool:
     history = History(lambda: 0.0)
     history.operations.extend(operations)
-    return not list(linearizable(Register(), **options)(history))
+    return not list(World.linearizable(Register(), **options)(history))
 
 
 def write(value: int, began: float, ended: float = inf, error: Any = None) -> Operation:
@@ -60,14 +60,14 @@ def test_calls_of_the_same_moment_keep_their_order() -> None:
     history.finish(history.begin("a", "r", ("write", 1)), None, None)
     history.finish(history.begin("b", "r", ("read",)), 0, None)
 
-    assert list(linearizable(Register())(history))
+    assert list(World.linearizable(Register())(history))
 
     history = History(lambda: 0.0)
     write, read = history.begin("a", "r", ("write", 1)), history.begin("b", "r", ("read",))
     history.finish(write, None, None)
     history.finish(read, 0, None)
 
-    assert not list(linearizable(Register())(history))
+    assert not list(World.linearizable(Register())(history))
 
 
 def is_explained(operations: list[Operation]) -> bool:

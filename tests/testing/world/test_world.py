@@ -9,7 +9,7 @@ import trio
 
 from benchmarks.digests import EXPLORED, SMALL
 from ergo_py import Actor, BadInputError, Caller, NodeStoppedError, NotAllowedError, TargetDownError
-from ergo_py.testing import World, at_most_one
+from ergo_py.testing import World
 from ergo_py.testing.world.plan import Plan, PlanError
 from ergo_py.testing.world.simulation import Simulation
 from ergo_py.testing.world.world import CheckError, run_world
@@ -351,8 +351,8 @@ def test_a_checker_that_finds_a_fault_fails_the_world() -> None:
     async def test(world: World) -> None:
         await world.start(2, start_echo)
         await trio.sleep(1)
-        world.check(at_most_one("other"))
-        world.check(at_most_one("echo"))
+        world.check(World.at_most_one("other"))
+        world.check(World.at_most_one("echo"))
 
     with pytest.raises(CheckError, match="at_most_one") as raised:
         run(test)
@@ -363,7 +363,7 @@ def test_a_behaviour_counts_also_for_processes_with_a_name() -> None:
     async def test(world: World) -> None:
         await world.start(2, start_echo)
         await trio.sleep(1)
-        world.check(at_most_one("Echo"))
+        world.check(World.at_most_one("Echo"))
 
     with pytest.raises(CheckError, match="at_most_one"):
         run(test)
