@@ -297,6 +297,12 @@ def _messages() -> Iterator[Moved]:
     yield _message("ergo_py.meta", "ProgramFailedError", "Port.FailedError")
     yield _message("ergo_py.devices", "DeviceBridge", "Device")
     yield _message("ergo_py.telemetry", "HealthCheck", "Health.Check")
+    yield Moved(
+        "ergo_py.testing.recording",
+        "ergo_py.testing.replay",
+        "recording",
+        "from ergo_py.testing import Tape  # tape.recording(Behaviour)",
+    )
     yield _message("ergo_py.testing.bridges", "DEVICE_RULES", "DeviceRig.RULES")
     yield _message("ergo_py.testing.bridges", "SOURCE_RULES", "SourceRig.RULES")
     yield _message("ergo_py.web", "Accept", "WS.Accept")
@@ -307,7 +313,7 @@ def _messages() -> Iterator[Moved]:
 _OPTIONS: Final = (
     ("ergo_py.meta", "ergo_py.meta", "TCP", "KeepAlive WhenFull WhenSlow"),
     ("ergo_py.meta", "ergo_py.meta", "Port", "StopTimes Terminal"),
-    ("ergo_py.testing", "ergo_py.testing", "Replay", "ME"),
+    ("ergo_py.testing", "ergo_py.testing", "Replay", "ME Recording"),
     ("ergo_py.testing", "ergo_py.testing", "World", "all_answered at_most_one kept linearizable"),
     ("ergo_py.web", "ergo_py.web", "HTTPRequest", "ReadBody"),
     ("ergo_py.web", "ergo_py.web", "Response", "End Write"),

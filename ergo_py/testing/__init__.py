@@ -5,7 +5,7 @@ networks of nodes with seeded faults.
 
 from typing import TYPE_CHECKING
 
-from .._core.vocabulary.public_names import load_on_first_use, show_under
+from .._core.vocabulary.public_names import load_on_first_use, show_members, show_under
 from .alone import Alone
 from .clock import VirtualClock
 from .crashes import expect_crash
@@ -13,7 +13,7 @@ from .faults import Deaf, crashing, delaying, dropping, filled
 from .fixtures import checked_node, checked_nodes
 from .leaks import no_leaks
 from .probes import Probe
-from .replay import Recording, Replay, Tape, recording
+from .replay import Replay, Tape
 from .settlement import busy, settle
 from .stores import STORE_RULES, opened_store
 from .task_order import explore, seeded
@@ -24,7 +24,6 @@ __all__ = [
     "Alone",
     "Deaf",
     "Probe",
-    "Recording",
     "Replay",
     "STORE_RULES",
     "Tape",
@@ -41,13 +40,13 @@ __all__ = [
     "filled",
     "no_leaks",
     "opened_store",
-    "recording",
     "seeded",
     "settle",
     "simulated",
 ]
 
 show_under(__name__, __all__, globals())
+show_members(Replay)
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(__name__, {})

@@ -1,5 +1,5 @@
-"""`Recording` and `Replay`: record the messages of a meta-process, and replay them without the
-socket, the program or the file.
+"""`Tape` and `Replay`: record the messages of a meta-process, and replay them without the socket,
+the program or the file.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import trio
 
@@ -20,7 +20,7 @@ from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.options import check_number
 from .wrappers import GO_ON, before, subclass
 
-__all__ = ["Recording", "Replay", "Tape", "recording"]
+__all__ = ["Replay", "Tape", "recording"]
 
 B = TypeVar("B", bound=Behaviour)
 
@@ -48,17 +48,31 @@ class Recording:
         """
         loaded = pickle.loads(Path(path).read_bytes())
         if not isinstance(loaded, Recording):
-            raise BadInputError(
-                "Recording.load(path)", path, "a file that Recording.save has written"
-            )
+            raise BadInputError("Replay.Recording.load(path)", path, "a file that save has written")
         return loaded
 
 
 class Tape:
-    """The record of ``recording``: every message from meta-processes to processes of a class."""
+    """Records every message from meta-processes to processes of a class."""
 
     def __init__(self) -> None:
         self._tracks: dict[Alias, list[tuple[float, Any]]] = {}
+
+    def recording(self, behaviour: type[B]) -> type[B]:
+        """Make a subclass that records on this tape the messages of meta-processes, and otherwise
+        behaves like the original.
+
+        Spawn it in place of the original while the real source is there, and save
+        ``tape.of(alias)``.
+        """
+
+        def hook(_: object, __: str, args: tuple[Any, ...]) -> object:
+            message, sender = args
+            if isinstance(sender, Alias):
+                self.note(sender, message)
+            return GO_ON
+
+        return subclass(behaviour, ("handle_message",), before(hook))
 
     @property
     def aliases(self) -> list[Alias]:
@@ -86,19 +100,8 @@ class Tape:
 
 
 def recording(behaviour: type[B], tape: Tape) -> type[B]:
-    """Make a subclass that records on a tape the messages of meta-processes, and otherwise behaves
-    like the original.
-
-    Spawn it in place of the original while the real source is there, and save ``tape.of(alias)``.
-    """
-
-    def hook(_: object, __: str, args: tuple[Any, ...]) -> object:
-        message, sender = args
-        if isinstance(sender, Alias):
-            tape.note(sender, message)
-        return GO_ON
-
-    return subclass(behaviour, ("handle_message",), before(hook))
+    """The old name of `Tape.recording`."""
+    return tape.recording(behaviour)
 
 
 class Replay(MetaProcess):
@@ -106,7 +109,7 @@ class Replay(MetaProcess):
     the messages it receives.
 
     Args:
-        messages: the messages to send: a :class:`Recording`, or messages in which ``Replay.ME``
+        messages: the messages to send: a ``Replay.Recording``, or messages in which ``Replay.ME``
             stands for this meta-process.
         gap: seconds before each message, by the clock of the loop; None for the gaps of the
             recording.
@@ -118,6 +121,7 @@ class Replay(MetaProcess):
 
     ME: Final = Alias("me", 0, 0)
     """Stands, in recorded messages, for the meta-process itself, which inserts its own alias."""
+    Recording: TypeAlias = Recording
 
     kind = "replay"
 

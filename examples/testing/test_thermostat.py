@@ -11,7 +11,6 @@ from ergo_py import ChildSpec, Node, Shutdown, TargetDownError
 from ergo_py.testing import (
     Alone,
     Probe,
-    Recording,
     Replay,
     Tape,
     VirtualClock,
@@ -20,7 +19,6 @@ from ergo_py.testing import (
     delaying,
     expect_crash,
     explore,
-    recording,
     settle,
 )
 from examples.testing.thermostat import Heat, Mean, Reading, Sensor, Silence, Thermostat
@@ -125,13 +123,13 @@ async def test_recorded_readings_take_the_place_of_a_sensor(
 async def test_the_readings_of_a_real_sensor_are_recorded(node: Node) -> None:
     tape = Tape()
     reading, writing = os.pipe()
-    await node.spawn(recording(Thermostat, tape), Sensor(reading), "heater")
+    await node.spawn(tape.recording(Thermostat), Sensor(reading), "heater")
 
     os.write(writing, b"15.0\n25.0\n")
     await settle(node)
     os.close(writing)
 
-    recorded: Recording = tape.of(tape.aliases[0])
+    recorded: Replay.Recording = tape.of(tape.aliases[0])
     assert recorded.messages == (Reading(15.0), Reading(25.0))
 
 

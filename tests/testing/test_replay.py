@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from ergo_py import Actor, Alias, BadInputError, Down, MetaProcess, Normal
 from ergo_py.meta import TCP, Endpoint, TCPServer
 from ergo_py.meta.sockets.messages import Cause
-from ergo_py.testing import Probe, Recording, Replay, Tape, recording, settle
+from ergo_py.testing import Probe, Replay, Tape, settle
 from ergo_py.testing.replay import with_alias
 from tests.actors import Puppet
 from tests.support import running_node
@@ -90,7 +90,7 @@ async def test_the_messages_of_a_real_connection_are_recorded_and_replayed(tmp_p
     tape = Tape()
     async with running_node() as node:
         server = TCPServer("127.0.0.1", 0)
-        await node.spawn(recording(Shouter, tape), server, heard)
+        await node.spawn(tape.recording(Shouter), server, heard)
         stream = await trio.open_tcp_stream("127.0.0.1", server.local.port)
         async with stream:
             await stream.send_all(b"hello")
@@ -102,7 +102,7 @@ async def test_the_messages_of_a_real_connection_are_recorded_and_replayed(tmp_p
         tape.of(alias).save(tmp_path / "hello.recording")
 
     replayed: list[Any] = []
-    again = Replay(Recording.load(tmp_path / "hello.recording"))
+    again = Replay(Replay.Recording.load(tmp_path / "hello.recording"))
     async with running_node() as node:
         await node.spawn(Shouter, again, replayed)
         with trio.fail_after(30):
@@ -138,7 +138,7 @@ async def test_a_recording_keeps_its_gaps_and_an_explicit_gap_replaces_them(
             moments.append(trio.current_time())
 
     async with running_node() as node:
-        await node.spawn(recording(Owner, tape), Source())
+        await node.spawn(tape.recording(Owner), Source())
         node.send(node.processes()[0], (node.pid, "not from a meta-process"))
         await trio.sleep(10)
         recorded = tape.of(tape.aliases[0])
@@ -147,7 +147,9 @@ async def test_a_recording_keeps_its_gaps_and_an_explicit_gap_replaces_them(
         await node.spawn(Owner, Replay(recorded, gap=4))
         await trio.sleep(13)
 
-    assert recorded == Recording(((Replay.ME, 1), (Replay.ME, 2), (Replay.ME, 3)), (0.0, 2.0, 3.0))
+    assert recorded == Replay.Recording(
+        ((Replay.ME, 1), (Replay.ME, 2), (Replay.ME, 3)), (0.0, 2.0, 3.0)
+    )
     assert moments == [0.0, 1.0, 3.0, 6.0, 10.0, 12.0, 15.0, 24.0, 28.0, 32.0]
 
 
@@ -173,7 +175,7 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     wrong: Any = "explode"
 
     with pytest.raises(BadInputError):
-        Recording.load(tmp_path / "other")
+        Replay.Recording.load(tmp_path / "other")
     with pytest.raises(BadInputError):
         Replay([], then=wrong)
     with pytest.raises(BadInputError):

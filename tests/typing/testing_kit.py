@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from ergo_py import Actor, MetaProcess, Node, Request
-from ergo_py.testing import Alone, Probe, crashing, delaying, dropping, recording
-from ergo_py.testing.replay import Tape
+from ergo_py.testing import Alone, Probe, Tape, crashing, delaying, dropping
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,11 @@ async def right_for_faults(node: Node) -> None:
     assert_type(crashing(Counter, on=3), type[Counter])
     assert_type(dropping(Counter, on=lambda message: message == 1), type[Counter])
     assert_type(delaying(Lines, 0.5), type[Lines])
-    assert_type(recording(Counter, Tape()), type[Counter])
+    assert_type(Tape().recording(Counter), type[Counter])
     await node.spawn(crashing(Counter), 5)
 
 
 def wrong() -> None:
     Alone(Counter, "five")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     crashing(int)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
-    recording(Lines, Tape())  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    Tape().recording(Lines)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
