@@ -303,6 +303,11 @@ def _messages() -> Iterator[Moved]:
         "recording",
         "from ergo_py.testing import Tape  # tape.recording(Behaviour)",
     )
+    yield _message("ergo_py.cluster", "NoMembersError", "Spread.NoMembersError")
+    yield _message("ergo_py.cluster", "ClusterNameTakenError", "Cluster.NameTakenError")
+    yield _message("ergo_py.cluster", "LeaseLostError", "Singleton.LeaseLostError")
+    yield _message("ergo_py.cluster", "lease_of", "Singleton.lease_of")
+    yield _message("ergo_py.workers", "ProcessLostError", "ProcessCalls.LostError")
     yield _message("ergo_py.testing.bridges", "DEVICE_RULES", "DeviceRig.RULES")
     yield _message("ergo_py.testing.bridges", "SOURCE_RULES", "SourceRig.RULES")
     yield _message("ergo_py.web", "Accept", "WS.Accept")

@@ -21,7 +21,7 @@ from ergo_py import (
     SpawnError,
     TargetDownError,
 )
-from ergo_py.cluster import Cluster, Singleton, lease_of
+from ergo_py.cluster import Cluster, Singleton
 from ergo_py.network import Memory
 from ergo_py.telemetry import Health
 from ergo_py.testing import VirtualClock, explore
@@ -399,7 +399,7 @@ async def test_a_lease_is_not_held_after_the_drain(autojump_clock: Any) -> None:
 
     class Holder(Actor):
         def init(self) -> None:
-            leases.append(lease_of(self))
+            leases.append(Singleton.lease_of(self))
 
     async with nodes("a") as (a,):
         spec = ChildSpec("holder", Holder, shutdown=1.0, terminate_timeout=1.0)

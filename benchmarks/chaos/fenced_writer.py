@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from ergo_py import Actor, ChildSpec, open_node
-from ergo_py.cluster import Singleton, lease_of
+from ergo_py.cluster import Singleton
 from ergo_py.network import NATS
 
 __all__ = ["LEASE", "accepted", "last_writer", "make_table", "refused", "violations"]
@@ -51,7 +51,7 @@ class Writer(Actor):
         self.start = start
 
     def init(self) -> None:
-        self.lease = lease_of(self)
+        self.lease = Singleton.lease_of(self)
         self.row = self.lease.token, self.node.name, self.start
         self.database.execute("insert into starts values (?, ?, ?)", self.row)
         self.send_every(_PACE, self.pid, "write")

@@ -26,7 +26,7 @@ from ergo_py import (
     Request,
     open_node,
 )
-from ergo_py.cluster import Singleton, lease_of
+from ergo_py.cluster import Singleton
 from ergo_py.network import NATS
 
 from .journal import Journal
@@ -126,7 +126,7 @@ class Only(Actor):
         self.journal = Journal(Path(folder) / "leases", "only", 0)
 
     def init(self) -> None:
-        self.lease = lease_of(self)
+        self.lease = Singleton.lease_of(self)
         self.send_every(0.05, self.pid, "act")
 
     def handle_message(self, message: object, sender: object) -> None:

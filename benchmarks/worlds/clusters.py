@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from ergo_py import PID, Actor, Caller, ChildSpec, ErgoError, Name, Node, NodeStoppedError, Routing
-from ergo_py.cluster import Cluster, LeaseLostError, Singleton, Spread, lease_of
+from ergo_py.cluster import Cluster, Singleton, Spread
 from ergo_py.testing import World
 from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
@@ -56,15 +56,15 @@ class Only(Actor):
 
     def init(self) -> None:
         """Begin to write."""
-        self.table.begin(lease_of(self).token, self.node.name)
+        self.table.begin(Singleton.lease_of(self).token, self.node.name)
         self.send_every(0.5, self.pid, "write")
 
     async def handle_message(self, message: object, sender: object) -> None:
         """Write, if no other node can have the lease."""
-        lease = lease_of(self)
+        lease = Singleton.lease_of(self)
         try:
             lease.check()
-        except LeaseLostError:
+        except Singleton.LeaseLostError:
             return
         self.table.write(lease.token)
         await trio.sleep(0.45)  # a shutdown waits for the callback

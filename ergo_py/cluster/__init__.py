@@ -10,28 +10,22 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .errors import ClusterNameTakenError, LeaseLostError, NoMembersError
     from .names import Cluster
-    from .singleton import Singleton, lease_of
+    from .singleton import Singleton
     from .spread import Spread
 
 __all__ = [
     "Cluster",
-    "ClusterNameTakenError",
-    "LeaseLostError",
-    "NoMembersError",
     "Singleton",
     "Spread",
-    "lease_of",
 ]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "errors": "ClusterNameTakenError LeaseLostError NoMembersError",
             "names": "Cluster",
-            "singleton": "Singleton lease_of",
+            "singleton": "Singleton",
             "spread": "Spread",
         },
     )

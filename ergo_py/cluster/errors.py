@@ -2,7 +2,6 @@
 
 from .._core.vocabulary.errors import ErgoError
 from .._core.vocabulary.ids import PID, Name
-from .._core.vocabulary.public_names import show_public_names
 
 __all__ = ["ClusterNameTakenError", "LeaseLostError", "NoMembersError"]
 
@@ -27,6 +26,3 @@ class LeaseLostError(ErgoError):
 
 class NoMembersError(ErgoError):
     """The group of a `Spread` has no member that this node knows."""
-
-
-show_public_names(__name__)

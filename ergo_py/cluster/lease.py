@@ -129,7 +129,7 @@ class Holder:
 
 
 class Lease:
-    """The lease of a running singleton: :func:`lease_of` returns it."""
+    """The lease of a running singleton: :meth:`Singleton.lease_of` returns it."""
 
     def __init__(self, name: str, token: int, left: Callable[[], float]) -> None:
         self.name: Final = name
@@ -158,7 +158,7 @@ class Lease:
         """Check the lease, immediately before an action that only a single process may carry out.
 
         Raises:
-            LeaseLostError: it has expired.
+            Singleton.LeaseLostError: it has expired.
         """
         if not self.is_held:
             raise LeaseLostError(

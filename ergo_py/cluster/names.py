@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
@@ -22,7 +22,7 @@ from .._core.vocabulary.errors import (
 from .._core.vocabulary.ids import PID, Name, Target
 from .._core.vocabulary.messages import Down, Drain
 from .._core.vocabulary.options import check_name, check_number
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 from .._core.vocabulary.reasons import Reason, Shutdown
 from ..actor import Actor
 from ..groups import Group
@@ -43,6 +43,8 @@ class Cluster:
     A handle without state: make it wherever you need it, in an actor as ``Cluster(self.node)``. Its
     methods belong on the loop of the node.
     """
+
+    NameTakenError: TypeAlias = ClusterNameTakenError
 
     def __init__(self, node: Node) -> None:
         """Use the cluster of a node.
@@ -81,7 +83,7 @@ class Cluster:
             wait: seconds to wait for the name if another process has it.
 
         Raises:
-            ClusterNameTakenError: another process has the name, or had it and its lease lasts.
+            Cluster.NameTakenError: another process has the name, or had it and its lease lasts.
             ProcessUnknownError: there is no such process on this node.
             StoreError: the store of names cannot be reached.
             NotAllowedError: this node is draining.
@@ -312,3 +314,4 @@ class NameKeeper(Actor):
 
 
 show_public_names(__name__)
+show_members(Cluster)

@@ -2,29 +2,25 @@
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import trio
 
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.behaviour import Behaviour
-from .._core.vocabulary.errors import (
-    BadInputError,
-    NotAllowedError,
-    Reject,
-    UnhandledCallError,
-)
+from .._core.vocabulary.errors import BadInputError, NotAllowedError, Reject, UnhandledCallError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import NO_REPLY, Drain
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 from .._core.vocabulary.reasons import Reason, Shutdown
 from ..actor import Actor
 from ..supervision.specs import ChildSpec, RestartPolicy, SupervisorSpec
 from ..supervision.supervisor import Supervisor
+from .errors import LeaseLostError
 from .lease import Lease, LeaseKeeper, LeaseTerms
 from .node_network import network_of
 
-__all__ = ["Singleton", "lease_of"]
+__all__ = ["Singleton"]
 
 _LEASE: Final = "ergo_py.cluster.lease"
 """The key of the lease in the environment of a singleton."""
@@ -49,6 +45,8 @@ class Singleton(ChildSpec):
     """
 
     __slots__ = ()
+
+    LeaseLostError: TypeAlias = LeaseLostError
 
     def __init__(
         self,
@@ -101,6 +99,25 @@ class Singleton(ChildSpec):
             shutdown=ending + 5.0,
         )
 
+    @staticmethod
+    def lease_of(process: Behaviour) -> Lease:
+        """The lease of the singleton that a process is, or is below.
+
+        For example, in a callback::
+
+            Singleton.lease_of(self).check()
+
+        Raises:
+            NotAllowedError: the process belongs to no singleton.
+        """
+        lease = process.env.get(_LEASE)
+        if not isinstance(lease, Lease):
+            raise NotAllowedError(
+                f"{process.pid} belongs to no singleton; start it with "
+                "`node.supervise([Singleton(ChildSpec(…))])`"
+            )
+        return lease
+
 
 class SingletonSupervisor(Supervisor):
     """Restarts the child while the node holds the lease.
@@ -110,7 +127,7 @@ class SingletonSupervisor(Supervisor):
     """
 
     async def _control(self, sender: PID, caller: Caller | None, payload: object) -> None:
-        if caller is None and not lease_of(self).is_held:
+        if caller is None and not Singleton.lease_of(self).is_held:
             self.stop(Shutdown("its lease has expired"))
         else:
             await super()._control(sender, caller, payload)
@@ -242,23 +259,5 @@ class SingletonKeeper(Actor):
         }
 
 
-def lease_of(process: Behaviour) -> Lease:
-    """The lease of the singleton that a process is, or is below.
-
-    For example, in a callback::
-
-        lease_of(self).check()
-
-    Raises:
-        NotAllowedError: the process belongs to no singleton.
-    """
-    lease = process.env.get(_LEASE)
-    if not isinstance(lease, Lease):
-        raise NotAllowedError(
-            f"{process.pid} belongs to no singleton; start it with "
-            "`node.supervise([Singleton(ChildSpec(…))])`"
-        )
-    return lease
-
-
 show_public_names(__name__)
+show_members(Singleton)

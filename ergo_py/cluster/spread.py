@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Hashable
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.errors import BadInputError, MailboxFullError, Reject, TargetDownError
 from .._core.vocabulary.ids import PID, Alias, Ref
 from .._core.vocabulary.messages import NO_REPLY, GroupJoined, GroupLeft, Response
 from .._core.vocabulary.options import check_number
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 from ..actor import Actor
 from ..network.messages.listed_class import RefusedValueError
 from ..supervision.pool_mailbox import Routing
@@ -39,6 +39,8 @@ class Spread(Actor):
     With BY_KEY all nodes that know the same members choose the same member for a key, and when a
     member joins or leaves, only the keys of that member move.
     """
+
+    NoMembersError: TypeAlias = NoMembersError
 
     def __init__(
         self,
@@ -200,3 +202,4 @@ class Spread(Actor):
 
 
 show_public_names(__name__)
+show_members(Spread)

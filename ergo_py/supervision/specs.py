@@ -381,7 +381,7 @@ class SupervisorSpec:
     """
     max_children: int | None = None
     """How many children it may have, including those that restart; None for no limit. Beyond it
-    ``start_child`` of a template and ``add_child`` raise ``TooManyChildrenError``.
+    ``start_child`` of a template and ``add_child`` raise a ``ChildError`` of kind ``too many``.
     """
 
     def __post_init__(self) -> None:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .process_calls import Compute, ProcessCalls, ProcessLostError
+    from .process_calls import Compute, ProcessCalls
     from .worker_node import worker_nodes
 
 __all__ = [
     "Compute",
     "ProcessCalls",
-    "ProcessLostError",
     "worker_nodes",
 ]
 
@@ -22,7 +21,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "process_calls": "Compute ProcessCalls ProcessLostError",
+            "process_calls": "Compute ProcessCalls",
             "worker_node": "worker_nodes",
         },
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from signal import SIGKILL
 from types import ModuleType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
@@ -20,7 +20,7 @@ from .._core.vocabulary.hints import add_note
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.messages import NO_REPLY, Request
 from .._core.vocabulary.options import check_number
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 from .._core.vocabulary.reasons import Crashed
 from ..actor import Actor
 from ..meta.parsing.framing import LengthHeader
@@ -34,7 +34,7 @@ from .references import reference_of
 from .worker_node import core_count
 from .worker_port import WorkerPort, module_path
 
-__all__ = ["Compute", "ProcessCalls", "ProcessLostError"]
+__all__ = ["Compute", "ProcessCalls"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,11 +131,13 @@ class ProcessCalls(Actor):
 
     Requests beyond the number of programs wait, in order. A request whose caller has given up
     before it begins is dropped. A program that ends, or that takes longer than ``timeout``, is
-    replaced, and its call fails with `ProcessLostError`. Programs that end before they are ready
-    are started again, with growing delays; this process crashes with `ProcessLostError` after five
-    failed starts for each program in a row. The programs end with this process, and if this program
-    is killed. The lines that they print appear in the log of this node.
+    replaced, and its call fails with `ProcessCalls.LostError`. Programs that end before they are
+    ready are started again, with growing delays; this process crashes with `ProcessCalls.LostError`
+    after five failed starts for each program in a row. The programs end with this process, and if
+    this program is killed. The lines that they print appear in the log of this node.
     """
+
+    LostError: TypeAlias = ProcessLostError
 
     def __init__(
         self,
@@ -373,3 +375,4 @@ def _name(job: _Job | None) -> str:
 
 
 show_public_names(__name__)
+show_members(ProcessCalls)

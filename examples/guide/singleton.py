@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import trio
 
 from ergo_py import Actor, Caller, ChildSpec, Node, Request, open_node
-from ergo_py.cluster import Cluster, Singleton, lease_of
+from ergo_py.cluster import Cluster, Singleton
 from ergo_py.network import Memory
 
 
@@ -18,7 +18,7 @@ class Numbers(Actor):
     """Gives out numbers: that of the lease, and a count, which begins again with each lease."""
 
     def init(self) -> None:
-        self.lease = lease_of(self)
+        self.lease = Singleton.lease_of(self)
         self.count = 0
 
     def handle_call(self, request: object, caller: Caller) -> tuple[int, int]:

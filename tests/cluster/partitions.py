@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from ergo_py import PID, Actor, ChildSpec
-from ergo_py.cluster import Singleton, lease_of
+from ergo_py.cluster import Singleton
 from ergo_py.cluster.lease import Lease, LeaseKeeper, LeaseTerms
 from ergo_py.network import Memory, StoreError
 from ergo_py.network.stores.memory_store import MemoryStore, StoreTable
@@ -328,7 +328,7 @@ class Only(Actor):
     def init(self) -> None:
         self.running.append(self.node.name)
         self.starts.append(self.node.name)
-        lease = lease_of(self)
+        lease = Singleton.lease_of(self)
         try:
             self.fence.begin(lease.token, lease)
             self.fence.write(lease.token)

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, ChildSpec, open_node
-from ergo_py.cluster import Singleton, lease_of
+from ergo_py.cluster import Singleton
 from tests.network.pairs import make_network
 from tests.network.programs import running_program
 
@@ -29,7 +29,7 @@ class Writer(Actor):
         self.journal = journal
 
     def init(self) -> None:
-        self.lease = lease_of(self)
+        self.lease = Singleton.lease_of(self)
         self.write("start")
         self.send_every(0.01, self.pid, "act")
 

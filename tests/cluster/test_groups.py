@@ -26,7 +26,7 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py._core.tables.directory import Directory
-from ergo_py.cluster import Cluster, NoMembersError, Spread, group_keeper
+from ergo_py.cluster import Cluster, Spread, group_keeper
 from ergo_py.cluster.group_keeper import ClusterGroup
 from ergo_py.network import Memory
 from ergo_py.testing import seeded
@@ -498,7 +498,7 @@ async def test_a_spread_forwards_to_members_in_turn_and_they_answer_the_caller(
     heard: list[Any] = []
     async with two_nodes(network) as (a, b):
         await a.spawn(Spread, "workers", name="workers")
-        with pytest.raises(NoMembersError, match="has no members; a process joins it with"):
+        with pytest.raises(Spread.NoMembersError, match="has no members; a process joins it with"):
             await a.call("workers", Total())
         for node in (a, b):
             await node.spawn(Member, "workers", heard)
@@ -565,7 +565,7 @@ async def test_a_call_is_lost_with_its_member_unless_retries_are_asked_for(
         await trio.sleep(1)
         with pytest.raises(TargetDownError):
             await a.call("again", Echo("crash"))  # both members crash
-        with pytest.raises(NoMembersError):
+        with pytest.raises(Spread.NoMembersError):
             await a.call("again", Echo(1))
 
         await b.spawn(Member, "workers", [])

@@ -20,7 +20,7 @@ from ergo_py import (
     SupervisorSpec,
     TargetDownError,
 )
-from ergo_py.cluster import Cluster, LeaseLostError, Singleton, lease_of
+from ergo_py.cluster import Cluster, Singleton
 from ergo_py.control.commands import COMMANDS
 from ergo_py.control.request import Arguments, Client
 from ergo_py.network import Memory
@@ -41,10 +41,10 @@ class Only(Actor):
         if request == "crash":
             raise RuntimeError
         if request == "lease":
-            lease = lease_of(self)
+            lease = Singleton.lease_of(self)
             return lease.token, lease.is_held, lease.seconds_left
         if request == "check":
-            lease_of(self).check()
+            Singleton.lease_of(self).check()
         return self.node.name
 
     def terminate(self, reason: object) -> None:
@@ -193,11 +193,11 @@ class Stopped(Actor):
     starts: list[bool] = []
 
     def init(self) -> None:
-        Stopped.starts.append(lease_of(self).is_held)
+        Stopped.starts.append(Singleton.lease_of(self).is_held)
 
     async def handle_call(self, request: Any, caller: Caller) -> None:
         request()
-        lease_of(self).check()
+        Singleton.lease_of(self).check()
 
 
 async def test_a_singleton_does_not_restart_after_its_lease(autojump_clock: Any) -> None:
@@ -411,7 +411,7 @@ async def test_a_lease_that_has_expired_is_not_held_again_with_the_next_lease(
     class Keeping(Only):
         def init(self) -> None:
             super().init()
-            leases.append(lease_of(self))
+            leases.append(Singleton.lease_of(self))
 
     network = Memory()
     async with nodes(network, "a") as (a,):
@@ -426,7 +426,7 @@ async def test_a_lease_that_has_expired_is_not_held_again_with_the_next_lease(
         await trio.sleep(10)
         assert [lease.is_held for lease in leases] == [False, True]
         assert leases[0].token < leases[1].token
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(Singleton.LeaseLostError):
             leases[0].check()
 
 
@@ -436,7 +436,7 @@ def test_an_expired_lease_says_so() -> None:
     lease = Lease("only", 5, lambda: -1.0)
     assert not lease.is_held
     assert lease.seconds_left == 0.0
-    with pytest.raises(LeaseLostError, match="another node may run it"):
+    with pytest.raises(Singleton.LeaseLostError, match="another node may run it"):
         lease.check()
 
 

@@ -19,7 +19,7 @@ from ergo_py.meta.programs.program import Program
 from ergo_py.network import RemoteError
 from ergo_py.network.errors import MessageTypeError
 from ergo_py.testing import checked_node
-from ergo_py.workers import Compute, ProcessCalls, ProcessLostError
+from ergo_py.workers import Compute, ProcessCalls
 from tests.network.pairs import until
 from tests.workers import samples
 from tests.workers.samples import OddError, Pair
@@ -86,7 +86,9 @@ async def test_a_function_runs_in_another_program_and_its_result_or_error_is_the
 async def test_a_program_that_ends_is_replaced_and_its_call_fails() -> None:
     async with cores() as (node, pid):
         first = await ask(node, pid, Compute(samples.program))
-        with pytest.raises(ProcessLostError, match="samples:die has ended with status 7") as caught:
+        with pytest.raises(
+            ProcessCalls.LostError, match="samples:die has ended with status 7"
+        ) as caught:
             await ask(node, pid, Compute(samples.die, 7))
         assert caught.value.lines == ("about to die",)
         second = await ask(node, pid, Compute(samples.program))
@@ -100,7 +102,7 @@ async def test_a_program_that_answers_twice_answers_no_other_call() -> None:
     async with cores(timeout=30) as (node, pid):
         assert await ask(node, pid, Compute(samples.fork_and_return)) == "parent"
         assert await ask(node, pid, Compute(samples.say, "mine")) == "mine"
-        with pytest.raises(ProcessLostError, match="by signal 9") as caught:
+        with pytest.raises(ProcessCalls.LostError, match="by signal 9") as caught:
             await ask(node, pid, Compute(samples.write_answer, bytes(8)))
         assert "its answer was refused" in caught.value.lines[-1]
         assert await ask(node, pid, Compute(samples.say, "mine")) == "mine"
@@ -117,7 +119,7 @@ async def test_requests_wait_in_order_and_no_more_than_allowed(tmp_path: Path) -
             answers.append(await ask(node, pid, Compute(samples.say, text)))
 
         async def hang() -> None:
-            with pytest.raises(ProcessLostError, match="samples:hang has ended by signal 9"):
+            with pytest.raises(ProcessCalls.LostError, match="samples:hang has ended by signal 9"):
                 await ask(node, pid, Compute(samples.hang, str(tmp_path / "a")))
             answers.append("killed")
 
@@ -138,7 +140,9 @@ async def test_requests_wait_in_order_and_no_more_than_allowed(tmp_path: Path) -
 
 async def test_a_function_that_hangs_is_killed_after_the_timeout(tmp_path: Path) -> None:
     async with cores(timeout=0.1) as (node, pid):
-        with pytest.raises(ProcessLostError, match=r"samples:hang did not return within 0\.1 s"):
+        with pytest.raises(
+            ProcessCalls.LostError, match=r"samples:hang did not return within 0\.1 s"
+        ):
             await ask(node, pid, Compute(samples.hang, str(tmp_path / "a")))
         await until_shown(node, pid, "programs", 1)
 
@@ -161,7 +165,9 @@ async def test_programs_that_cannot_start_crash_the_process(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
-    async with checked_node(expect_crash=ProcessLostError, grace=10.0, log_output="none") as node:
+    async with checked_node(
+        expect_crash=ProcessCalls.LostError, grace=10.0, log_output="none"
+    ) as node:
         pid = await node.spawn(ProcessCalls.spec(count=count))
         with pytest.raises(TargetDownError, match="before it was ready"):
             await ask(node, pid, Compute(samples.program))
@@ -180,7 +186,7 @@ async def test_a_program_that_ends_before_it_is_ready_is_replaced() -> None:
             first = await ask(node, pid, Compute(samples.program))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("PYTHONHOME", "/nowhere")
-                with pytest.raises(ProcessLostError):
+                with pytest.raises(ProcessCalls.LostError):
                     await ask(node, pid, Compute(samples.die, 7))
                 await until_failed(node, pid, 3)
             assert await ask(node, pid, Compute(samples.program)) != first
@@ -200,7 +206,7 @@ async def test_a_start_that_the_system_refuses_is_tried_again(
     async with cores() as (node, pid):
         first = await ask(node, pid, Compute(samples.program))
         monkeypatch.setattr(Program, "start", refuse)
-        with pytest.raises(ProcessLostError):
+        with pytest.raises(ProcessCalls.LostError):
             await ask(node, pid, Compute(samples.die, 7))
         assert await ask(node, pid, Compute(samples.program)) != first
         assert next(refusals, None) is None

@@ -30,12 +30,30 @@ _REOPEN: Final = Backoff(0.01, 0.01)
 _GAPS: Final = 5
 
 
+class DeviceRule(Protocol):
+    """A rule of the contract of bridges to devices."""
+
+    @property
+    def __name__(self) -> str:
+        """The rule in words."""
+        ...
+
+    async def __call__(self, rig: "DeviceRig", /) -> None:
+        """Check the rule.
+
+        Raises:
+            AssertionError: the bridge breaks the rule.
+            LeakError: the bridge leaves threads or descriptors behind, or its stop takes too long.
+            TooSlowError: an expected message did not come within a minute.
+        """
+
+
 class DeviceRig(ABC):
     """A device for the ``RULES`` to plug and unplug: the far end of the bridge under test. It is
     absent until ``plug``. Subclass it for your device. No method may block for long.
     """
 
-    RULES: ClassVar[tuple["DeviceRule", ...]]
+    RULES: ClassVar[tuple[DeviceRule, ...]]
     """The rules. Call each with a new rig."""
 
     @abstractmethod
@@ -67,24 +85,6 @@ class DeviceRig(ABC):
     @abstractmethod
     def taken(self) -> list[int]:
         """The numbers of all orders that the devices have got so far, in order."""
-
-
-class DeviceRule(Protocol):
-    """A rule of the contract of bridges to devices."""
-
-    @property
-    def __name__(self) -> str:
-        """The rule in words."""
-        ...
-
-    async def __call__(self, rig: DeviceRig, /) -> None:
-        """Check the rule.
-
-        Raises:
-            AssertionError: the bridge breaks the rule.
-            LeakError: the bridge leaves threads or descriptors behind, or its stop takes too long.
-            TooSlowError: an expected message did not come within a minute.
-        """
 
 
 class _Receiver(Actor):

@@ -27,6 +27,22 @@ _BOUND: Final = 10
 _MANY: Final = 200
 
 
+class SourceRule(Protocol):
+    """A rule of the contract of sources."""
+
+    @property
+    def __name__(self) -> str:
+        """The rule in words."""
+        ...
+
+    def __call__(self, rig: "SourceRig", /) -> None:
+        """Check the rule, in this thread.
+
+        Raises:
+            AssertionError: the source breaks the rule.
+        """
+
+
 class SourceRig(ABC):
     """A broker for the ``RULES``, with a queue that is empty at first. Subclass it for your broker.
 
@@ -37,7 +53,7 @@ class SourceRig(ABC):
             rule(MyRig())
     """
 
-    RULES: ClassVar[tuple["SourceRule", ...]]
+    RULES: ClassVar[tuple[SourceRule, ...]]
     """The rules. Call each with a new rig."""
 
     @abstractmethod
@@ -51,22 +67,6 @@ class SourceRig(ABC):
     @abstractmethod
     def left(self) -> int:
         """The items that are not acknowledged, by the broker's own count."""
-
-
-class SourceRule(Protocol):
-    """A rule of the contract of sources."""
-
-    @property
-    def __name__(self) -> str:
-        """The rule in words."""
-        ...
-
-    def __call__(self, rig: SourceRig, /) -> None:
-        """Check the rule, in this thread.
-
-        Raises:
-            AssertionError: the source breaks the rule.
-        """
 
 
 def _expect(found: object, expected: object, question: str) -> None:
