@@ -157,6 +157,16 @@ _KINDS: Final = (
         "ergo_py.network MessageError",
         {"MessageTypeError": "type", "MessageTooLargeError": "too large"},
     ),
+    (
+        "ergo_py.entities",
+        "ergo_py.entities.errors",
+        "ergo_py.entities StateError",
+        {
+            "StateTypeError": "type",
+            "StateTooLargeError": "too large",
+            "StateUnreadableError": "unreadable",
+        },
+    ),
 )
 """Errors that are kinds of another: old packages, private module, package and name of the error,
 kinds.

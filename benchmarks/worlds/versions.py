@@ -13,7 +13,8 @@ import msgspec
 import trio
 
 from ergo_py import Backoff, Caller, ChildSpec, ErgoError, Node, Reject, Request
-from ergo_py.entities import Entities, Entity, StateUnreadableError
+from ergo_py.entities import Entities, Entity
+from ergo_py.entities.errors import StateUnreadableError
 from ergo_py.entities.record import Owed, Record
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import Address

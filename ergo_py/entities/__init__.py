@@ -11,14 +11,7 @@ from ..entity_handles import EntityHandle
 
 if TYPE_CHECKING:
     from .entity import Entity
-    from .errors import (
-        AnswerUnknownError,
-        EntityStoreError,
-        FencedError,
-        StateTooLargeError,
-        StateTypeError,
-        StateUnreadableError,
-    )
+    from .errors import AnswerUnknownError, EntityStoreError, FencedError, StateError
     from .inspection import EntityInspector
     from .keeper import Entities, keys_of
     from .last_runs import LastRuns
@@ -38,9 +31,7 @@ __all__ = [
     "MemoryStore",
     "Postgres",
     "SQLite",
-    "StateTooLargeError",
-    "StateTypeError",
-    "StateUnreadableError",
+    "StateError",
     "Store",
     "EntityStoreError",
     "keys_of",
@@ -51,10 +42,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "entity": "Entity",
-            "errors": (
-                "AnswerUnknownError EntityStoreError FencedError StateTooLargeError "
-                "StateTypeError StateUnreadableError"
-            ),
+            "errors": "AnswerUnknownError EntityStoreError FencedError StateError",
             "inspection": "EntityInspector",
             "keeper": "Entities keys_of",
             "last_runs": "LastRuns",

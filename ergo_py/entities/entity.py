@@ -362,7 +362,7 @@ def state_type_of(kind: object) -> StateType:
     """The type of the states of a kind.
 
     Raises:
-        StateTypeError: it is no class of entities, or its state has no class.
+        StateError: of kind ``"type"``; it is no class of entities, or its state has no class.
     """
     if not isinstance(kind, type) or not issubclass(kind, Entity):
         raise BadInputError("Entities(kinds)", kind, "classes of entities: [Account]")

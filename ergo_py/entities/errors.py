@@ -1,14 +1,16 @@
 """The errors of entities and of their stores."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 from .._core.vocabulary.errors import ErgoError
+from .._core.vocabulary.errors.base import Kinds
 from .._core.vocabulary.public_names import show_public_names
 
 __all__ = [
     "AnswerUnknownError",
     "FencedError",
+    "StateError",
     "StateTooLargeError",
     "StateTypeError",
     "StateUnreadableError",
@@ -54,37 +56,59 @@ class AnswerUnknownError(ErgoError):
         self.id = id
 
 
-class StateTypeError(ErgoError, TypeError):
+class StateError(Kinds, ErgoError):
+    """The state of an entity cannot be stored or read. Nothing was changed.
+
+    ``kind`` says why: its class, or a value in it, cannot be stored (``"type"``, which is also a
+    :class:`TypeError`), the record with the messages, timers and answers that are stored with it is
+    larger than ``max_state`` (``"too large"``, with its ``size``), or the stored state does not fit
+    its class (``"unreadable"``, with the ``behaviour`` and ``key`` of the entity).
+    """
+
+    kind: ClassVar[Literal["type", "too large", "unreadable"]]
+    size: int | None = None
+    behaviour: str | None = None
+    """The kind of the entity in its store."""
+    key: str | None = None
+
+
+class StateTypeError(StateError, TypeError):
     """A state cannot be stored: its class, or a value in it. Nothing was changed."""
 
+    kind = "type"
 
-class StateTooLargeError(ErgoError):
+
+class StateTooLargeError(StateError):
     """A record is larger than ``max_state``: the state with the messages, timers and answers that
     are stored with it. Nothing was changed.
     """
 
+    kind = "too large"
+
     def __init__(
-        self, kind: str, size: int, most: int, parts: Mapping[str, int] | None = None
+        self, behaviour: str, size: int, most: int, parts: Mapping[str, int] | None = None
     ) -> None:
         largest = max(parts, key=parts.__getitem__) if parts else "the state"
         of = f", most of it {largest}" if parts else ""
         super().__init__(
-            f"the record of this {kind} would have {size:,} bytes{of}, and max_state allows "
+            f"the record of this {behaviour} would have {size:,} bytes{of}, and max_state allows "
             f"{most:,}; {_INSTEAD.get(largest, _INSTEAD_OF_STATE)}"
         )
         self.size = size
 
 
-class StateUnreadableError(ErgoError):
+class StateUnreadableError(StateError):
     """A stored state does not fit its class. The stored record is unchanged."""
 
-    def __init__(self, kind: str, key: str, state: str, problem: str) -> None:
+    kind = "unreadable"
+
+    def __init__(self, behaviour: str, key: str, state: str, problem: str) -> None:
         super().__init__(
-            f"the stored state of {kind} {key!r} is not a {state}: {problem}; nothing was changed. "
-            "A newer version of the program may have written it; if this version is the newer one, "
-            f"add `@classmethod def upgrade(cls, data: dict) -> dict` to {state}"
+            f"the stored state of {behaviour} {key!r} is not a {state}: {problem}; nothing was "
+            "changed. A newer version of the program may have written it; if this version is the "
+            f"newer one, add `@classmethod def upgrade(cls, data: dict) -> dict` to {state}"
         )
-        self.kind = kind
+        self.behaviour = behaviour
         self.key = key
 
 

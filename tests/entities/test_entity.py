@@ -24,17 +24,8 @@ from ergo_py import (
     exposed,
     open_node,
 )
-from ergo_py.entities import (
-    Entities,
-    Entity,
-    EntityStoreError,
-    MemoryStore,
-    SQLite,
-    StateTooLargeError,
-    StateTypeError,
-    StateUnreadableError,
-    keys_of,
-)
+from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore, SQLite, keys_of
+from ergo_py.entities.errors import StateTooLargeError, StateTypeError, StateUnreadableError
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import EntityKindUnknownError, entities_of, list_keys
 from ergo_py.errors import BehaviourError

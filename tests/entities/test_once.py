@@ -284,7 +284,7 @@ def test_an_answer_that_cannot_be_stored_leaves_the_command_taken() -> None:
 
             nursery.start_soon(sell)
             await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(TargetDownError, match="crashed: StateTypeError"):
+            with pytest.raises(TargetDownError, match="crashed: StateError"):
                 await shop.call("answer-oddly")
             with pytest.raises(AnswerUnknownError):
                 await shop.call("sell tea", once="x")

@@ -20,7 +20,8 @@ import pytest
 import trio
 
 from ergo_py import Backoff, Caller, InitError, Node, Reject, Request, ask, exposed
-from ergo_py.entities import Entity, EntityStoreError, SQLite, StateUnreadableError
+from ergo_py.entities import Entity, EntityStoreError, SQLite
+from ergo_py.entities.errors import StateUnreadableError
 from ergo_py.entities.record import Origin, Owed, Record
 from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import Address

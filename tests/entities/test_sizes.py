@@ -7,11 +7,8 @@ import pytest
 import trio
 
 from ergo_py import ask, exposed
-from ergo_py.entities import (
-    Entity,
-    MemoryStore,
-    StateTooLargeError,
-)
+from ergo_py.entities import Entity, MemoryStore
+from ergo_py.entities.errors import StateTooLargeError
 from ergo_py.entities.record import Origin, Owed, Record
 from ergo_py.entities.stores.store import Write
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ergo_py.entities import StateTypeError
+from ergo_py.entities.errors import StateTypeError
 from ergo_py.entities.states.state_type import StateType
 
 

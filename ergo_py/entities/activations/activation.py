@@ -101,7 +101,7 @@ class Activation:
         """Become the activation of this behaviour. Returns the state to begin with.
 
         Raises:
-            StateUnreadableError: the stored state does not fit its class.
+            StateError: of kind ``"unreadable"``; the stored state does not fit its class.
         """
         self._entity = entity
         encoded, state_type = self.record.state, self._state_type
@@ -119,7 +119,8 @@ class Activation:
         that the last activation has told.
 
         Raises:
-            StateTypeError: ``init`` has put a value into the state that cannot be stored.
+            StateError: of kind ``"type"``; ``init`` has put a value into the state that cannot be
+                stored.
         """
         # Not the stored bytes: an older version of the class may have written them.
         self._stored = self._state_type.encode(self.entity.state, self.record.state)
@@ -345,8 +346,8 @@ class Activation:
         """End a callback, and store its changes.
 
         Raises:
-            StateTypeError: the state cannot be stored; the callback was undone.
-            StateTooLargeError: the same.
+            StateError: of kind ``"type"``; the state cannot be stored; the callback was undone.
+            StateError: of kind ``"too large"``; the same.
         """
         changes, before, keeping, entity = self.changes, self._stored, self.keeping, self._entity
         assert changes is not None

@@ -83,7 +83,7 @@ class Commands:
         with NO_REPLY that the command was taken, unless the callback has answered it.
 
         Raises:
-            StateTypeError: the answer cannot be stored.
+            StateError: of kind ``"type"``; the answer cannot be stored.
         """
         changes = self._activation.in_callback()
         if id in changes.answered:
@@ -99,7 +99,7 @@ class Commands:
         its id is free again: the entity has refused the command.
 
         Raises:
-            StateTypeError: the command has an id, and its answer cannot be stored.
+            StateError: of kind ``"type"``; the command has an id, and its answer cannot be stored.
         """
         activation, callers = self._activation, [caller]
         once = self._id_of.get(caller)

@@ -556,7 +556,7 @@ def hints_of(cls: object, where: str) -> dict[str, Any]:
     """The annotations of the fields of a class.
 
     Raises:
-        StateTypeError: an annotation has a name that is not known at run time.
+        StateError: of kind ``"type"``; an annotation has a name that is not known at run time.
     """
     try:
         hints = get_type_hints(cls, include_extras=True)

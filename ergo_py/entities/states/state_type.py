@@ -10,16 +10,7 @@ from collections.abc import Callable, Hashable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 from uuid import UUID
 
 from ..._core.vocabulary.text import shown
@@ -48,7 +39,7 @@ class StateType:
     """A closed class of states.
 
     Raises:
-        StateTypeError: the class is not closed, or has a field without a default.
+        StateError: of kind ``"type"``; the class is not closed, or has a field without a default.
     """
 
     __slots__ = ("_decode", "_is_large", "_parts", "cls", "name")
@@ -93,7 +84,7 @@ class StateType:
         """The state of a new entity.
 
         Raises:
-            StateTypeError: the class needs arguments.
+            StateError: of kind ``"type"``; the class needs arguments.
         """
         try:
             state = self.cls()
@@ -112,7 +103,8 @@ class StateType:
         and decoding makes a number of it.
 
         Raises:
-            StateTypeError: a value has no encoding, or does not have the type of its field.
+            StateError: of kind ``"type"``; a value has no encoding, or does not have the type of
+                its field.
         """
         parts = self._parts
         try:

@@ -32,15 +32,9 @@ from ergo_py._core.vocabulary.errors import ServiceBusyError
 from ergo_py.cluster import Cluster
 from ergo_py.cluster.lease import LeaseKeeper, LeaseTerms
 from ergo_py.cluster.node_network import network_of
-from ergo_py.entities import (
-    Entities,
-    Entity,
-    EntityStoreError,
-    FencedError,
-    MemoryStore,
-    StateTypeError,
-)
+from ergo_py.entities import Entities, Entity, EntityStoreError, FencedError, MemoryStore
 from ergo_py.entities.activations.deliveries import Done
+from ergo_py.entities.errors import StateTypeError
 from ergo_py.entities.record import Origin
 from ergo_py.entities.shards.host import Host, PassedCaller
 from ergo_py.entities.shards.map_keeper import MapKeeper, host_lease, map_address
