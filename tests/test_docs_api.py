@@ -37,6 +37,7 @@ import ergo_py.testing
 import ergo_py.testing.bridges
 import ergo_py.web
 import ergo_py.workers
+from ergo_py._core.node_lifecycle import ReportKeywords
 
 MODULES = (
     ergo_py,
@@ -146,3 +147,13 @@ def test_every_option_is_in_a_single_group(page: str, function: Callable[..., ob
     )
 
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(signature(function).parameters)
+
+
+def test_the_options_of_what_a_node_tells_are_three_groups_of_the_page() -> None:
+    text = (API / "node.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (the log|looking inside|warnings) \| (.*) \|$", text, re.MULTILINE)
+
+    assert len(rows) == 3
+    assert {name for _, cell in rows for name in re.findall(r"`(\w+)`", cell)} == {
+        *ReportKeywords.__annotations__
+    }

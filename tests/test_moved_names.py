@@ -24,9 +24,9 @@ from tests.test_docs_api import MODULES
 
 MOST_AT_THE_ROOT = 80
 MOST = 259
-"""Errors that tell the same trouble are a single class with a kind, and what belongs to a class is its
-member. The next name needs a reason why it is not a kind, a member, a parameter or a name of its
-module.
+"""Errors that tell the same trouble are a single class with a kind, and what belongs to a class is
+its member. The next name needs a reason why it is not a kind, a member, a parameter or a name of
+its module.
 """
 
 

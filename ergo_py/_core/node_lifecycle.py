@@ -52,6 +52,7 @@ __all__ = [
     "ControlSocket",
     "NodeContext",
     "NodeKeywords",
+    "ReportKeywords",
     "open_node",
     "read_permissions",
 ]
@@ -82,34 +83,41 @@ class Beside(Protocol):
         ...
 
 
-class NodeKeywords(TypedDict, total=False):
+class ReportKeywords(TypedDict, total=False):
+    """The options of :func:`open_node` for what a node tells: its log, its warnings, and looking
+    inside.
+    """
+
+    log_level: Rereadable[str]
+    log_output: Output
+    redact: Callable[[str, object], object] | None
+    control: Rereadable[str | Collection[str]]
+    observer: Callable[[Sight], object] | None
+    tracing: Tracing | None
+    watchdog: float | None
+    mailbox_warning: int | None
+    debug_shared_state: bool
+
+
+class NodeKeywords(ReportKeywords, total=False):
     """The options of :func:`open_node`, for the functions that hand them on: a type checker reports
     a misspelled option there, too.
     """
 
-    max_processes: int | None
-    burst: int
-    dead_letters: int | KeepMessages
-    stop_timeout: float
-    log_level: Rereadable[str]
-    log_output: Output
     env: Mapping[str, object] | None
     expose_env: bool
-    watchdog: float | None
-    mailbox_warning: int | None
-    inline_calls: bool
-    direct_handoff: bool
-    observer: Callable[[Sight], object] | None
-    max_reader_threads: int
-    debug_shared_state: bool
-    on_escalation: Literal["keep", "stop"]
-    obituaries: int
-    recent_messages: int
-    redact: Callable[[str, object], object] | None
-    control: Rereadable[str | Collection[str]]
     network: Network | None
     beside: Sequence[Beside]
-    tracing: Tracing | None
+    stop_timeout: float
+    on_escalation: Literal["keep", "stop"]
+    max_processes: int | None
+    max_reader_threads: int
+    dead_letters: int | KeepMessages
+    obituaries: int
+    recent_messages: int
+    burst: int
+    inline_calls: bool
+    direct_handoff: bool
     cpu: int | None
 
 
