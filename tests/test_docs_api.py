@@ -149,7 +149,7 @@ def test_every_option_is_in_a_single_group(page: str, function: Callable[..., ob
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(signature(function).parameters)
 
 
-def test_the_options_of_what_a_node_tells_are_three_groups_of_the_page() -> None:
+def test_the_report_options_of_a_node_are_three_groups_of_the_page() -> None:
     text = (API / "node.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (the log|looking inside|warnings) \| (.*) \|$", text, re.MULTILINE)
 

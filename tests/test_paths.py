@@ -60,13 +60,12 @@ def test_a_message_has_fourteen_known_ways_from_the_verb_to_the_mailbox() -> Non
     ]
 
 
-def test_a_call_has_seven_known_ways_from_the_verb_to_the_answer() -> None:
+def test_a_call_has_six_known_ways_from_the_verb_to_the_answer() -> None:
     assert ways("call", "to", "request") == [
         "Behaviour.call",
         "Calls.call",
         "Calls.call_from_thread",
         "HookedCalls.call",
-        "MetaProcess.call",
         "Node.call",
         "Node.call_from_thread",
     ]

@@ -16,7 +16,13 @@ from typing import (
 )
 
 from .._core.tables.pending_calls import Caller
-from .._core.verbs.common import NotSpawned, check_caller, check_error, check_priority
+from .._core.verbs.common import (
+    NotSpawned,
+    check_caller,
+    check_error,
+    check_priority,
+    refused_verb,
+)
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import BadInputError, NotAllowedError
 from .._core.vocabulary.ids import PID, Alias, EventName, Ref, Target
@@ -45,12 +51,7 @@ _OWNER = "let an ordinary actor own what lives longer than a callback, and send 
 
 def _refused(name: str, instead: str = _OWNER) -> Callable[..., NoReturn]:
     """A verb that entities do not have."""
-
-    def refuse(_self: object, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Not for entities."""
-        raise NotAllowedError(f"an entity has no {name}: it may sleep at any time; {instead}")
-
-    return refuse
+    return refused_verb(f"an entity has no {name}: it may sleep at any time; {instead}")
 
 
 class EntityTimer:

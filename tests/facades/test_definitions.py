@@ -61,7 +61,7 @@ DERIVED = (
     AsyncioRemoteNode,
 )
 OF_RESULTS = (BlockingStream, BlockingTask, AsyncioStream)
-MOST = 207
+MOST = 197
 NO_VERBS = {*CALLBACKS, "start", "unblock", "find", "handle_idle"}
 
 

@@ -18,6 +18,7 @@ from ergo_py import (
 )
 from ergo_py._core.verbs.behaviour import Behaviour
 from ergo_py._core.verbs.links_and_events import LinksAndEvents
+from ergo_py._core.verbs.replies_and_timers import RepliesAndTimers
 from ergo_py._core.vocabulary.errors import RelationExistsError, RelationUnknownError
 from ergo_py.errors import BehaviourError, NameUnknownError
 from ergo_py.idle import IdleVerbs
@@ -36,7 +37,15 @@ ATTRIBUTES = {"bounds_its_end", "connection", "drains", "spec", "handle_idle"}
 def verbs() -> list[str]:
     return [
         name
-        for cls in (Behaviour, LinksAndEvents, TaskVerbs, StreamCalls, StreamVerbs, IdleVerbs)
+        for cls in (
+            Behaviour,
+            LinksAndEvents,
+            RepliesAndTimers,
+            TaskVerbs,
+            StreamCalls,
+            StreamVerbs,
+            IdleVerbs,
+        )
         for name in vars(cls)
         if not name.startswith("_")
     ]

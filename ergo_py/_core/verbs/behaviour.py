@@ -24,6 +24,7 @@ from typing import (
 
 from trio.lowlevel import enable_ki_protection
 
+from ..messaging.calls import Calls
 from ..messaging.receiver import NO_RECEIVER
 from ..processes.background_task import BackgroundTask
 from ..processes.process import Process
@@ -37,15 +38,13 @@ from ..vocabulary.errors import BadInputError, BehaviourError
 from ..vocabulary.ids import PID, Alias, Called, Ref, Target
 from ..vocabulary.info import MetaInfo
 from ..vocabulary.messages import NO_REPLY, NoReply, Request, Sent, Untyped
-from ..vocabulary.options import MetaKeywords, SpawnKeywords, check_number, read_options
+from ..vocabulary.options import MetaKeywords, SpawnKeywords, read_options
 from ..vocabulary.public_names import name_for_annotations
 from ..vocabulary.reasons import Normal, as_reason
 from ..vocabulary.states import CALLS_ALLOWED, Operation
 from .common import (
     NotSpawned,
     arm_timer,
-    check_caller,
-    check_error,
     check_priority,
     check_timeout,
     exit_target,
@@ -53,6 +52,7 @@ from .common import (
 )
 from .links_and_events import LinksAndEvents
 from .meta_process import MetaProcess, spawn_checked_meta
+from .replies_and_timers import RepliesAndTimers
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -109,7 +109,7 @@ else:
             return cls if of_user is None else of_user(types)
 
 
-class Behaviour(LinksAndEvents, _OfMessages[M_contra]):
+class Behaviour(LinksAndEvents, RepliesAndTimers, _OfMessages[M_contra]):
     """Base class of all behaviours: the verbs, bound to the process of the instance.
 
     There is no ``super().__init__()`` to call. Each start of a process makes a new instance. Its
@@ -160,6 +160,15 @@ class Behaviour(LinksAndEvents, _OfMessages[M_contra]):
 
     def _succeed(self, former: "Behaviour") -> None:
         """Take the values over that the base classes keep in the former behaviour."""
+
+    def _calls_for_reply(self) -> Calls:
+        self._process.allow(Operation.REPLY)
+        return self._process.kernel.calls
+
+    def _arm_timer_for(
+        self, delay: float, period: float, to: Target, message: object, priority: Priority | None
+    ) -> Timer:
+        return arm_timer(self._process, delay, period, to, message, priority)
 
     # -- identity ----------------------------------------------------------------------------------
 
@@ -278,41 +287,6 @@ class Behaviour(LinksAndEvents, _OfMessages[M_contra]):
             process.priority if priority is None else check_priority(priority),
             timeout,
         )
-
-    def send_after(
-        self,
-        delay: float,
-        to: "Target[Behaviour[M]]",
-        message: Sent[M],
-        *,
-        priority: Priority | None = None,
-    ) -> Timer:
-        """Send a message ``delay`` seconds from now, unless this process ends first.
-
-        Raises:
-            BadInputError: the delay is negative or not a number.
-        """
-        # Nearly every delay is a valid float, so check for that first.
-        if not (type(delay) is float and delay >= 0.0):
-            check_number("delay", delay, least=0.0)
-        return arm_timer(self._process, delay, 0.0, to, message, priority)
-
-    def send_every(
-        self,
-        period: float,
-        to: "Target[Behaviour[M]]",
-        message: Sent[M],
-        *,
-        priority: Priority | None = None,
-    ) -> Timer:
-        """Send a message every ``period`` seconds, the first after ``period`` seconds, until the
-        timer is cancelled or this process ends.
-
-        Raises:
-            BadInputError: the period is not positive.
-        """
-        check_number("period", period, least=1e-6)
-        return arm_timer(self._process, period, period, to, message, priority)
 
     @overload
     def forward(
@@ -436,20 +410,6 @@ class Behaviour(LinksAndEvents, _OfMessages[M_contra]):
                 ``async def`` and ``await``.
         """
         return self._process.wait_for(waiting)
-
-    def reply(self, caller: Caller, value: object) -> bool:
-        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if the caller has
-        stopped waiting.
-        """
-        self._process.allow(Operation.REPLY)
-        return self._process.kernel.calls.reply(check_caller(caller), value, None)
-
-    def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer such a call with an exception, which its ``call`` raises. False if the caller has
-        stopped waiting.
-        """
-        self._process.allow(Operation.REPLY)
-        return self._process.kernel.calls.reply(check_caller(caller), None, check_error(error))
 
     # -- children ----------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Helpers that the verbs of nodes, processes and meta-processes share."""
 
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from ..messaging.router import check_priority
@@ -24,6 +25,7 @@ __all__ = [
     "check_timeout",
     "exit_target",
     "kill_target",
+    "refused_verb",
     "release_name",
 ]
 
@@ -41,6 +43,16 @@ class NotSpawned:
             # Python itself probes for special methods, in help() for example.
             raise AttributeError(name)
         raise NotAllowedError(self._message)
+
+
+def refused_verb(text: str) -> Callable[..., NoReturn]:
+    """A verb that a class does not have: its call raises the text."""
+
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        raise NotAllowedError(text)
+
+    refuse.__doc__ = f"Not available: {text}."
+    return refuse
 
 
 def arm_timer(

@@ -4,8 +4,9 @@ actors.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
+from ..messaging.calls import Calls
 from ..metas.meta import Meta
 from ..metas.shared_state import watched_class
 from ..metas.spawn import spawn_meta, spawn_meta_from_thread
@@ -15,14 +16,15 @@ from ..tables.callbacks import default
 from ..tables.pending_calls import Caller
 from ..tables.timers import Timer
 from ..vocabulary.envelopes import Priority
-from ..vocabulary.errors import BehaviourError, NotAllowedError, Reject, UnhandledCallError
+from ..vocabulary.errors import BehaviourError, Reject, UnhandledCallError
 from ..vocabulary.ids import PID, Alias, Ref, Target
 from ..vocabulary.messages import Response, Sent
 from ..vocabulary.options import MetaKeywords, check_number, read_meta_options
 from ..vocabulary.public_names import name_for_annotations, show_public_names
 from ..vocabulary.reasons import Normal, Reason, as_reason
 from ..vocabulary.states import MetaOperation
-from .common import NotSpawned, arm_timer, check_caller, check_error, check_timeout
+from .common import NotSpawned, arm_timer, check_timeout, refused_verb
+from .replies_and_timers import RepliesAndTimers
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -43,7 +45,7 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 
-class MetaProcess:
+class MetaProcess(RepliesAndTimers):
     """A process with two halves: a reader that may block, and a handler that serves messages.
 
     The reader is ``start``. A plain ``def start`` runs in an OS thread of its own and may block; an
@@ -225,6 +227,15 @@ class MetaProcess:
         anything but a socket, a pipe, a selector or a program.
         """
 
+    def _calls_for_reply(self) -> Calls:
+        self._meta.allow(MetaOperation.REPLY)
+        return self._meta.kernel.calls
+
+    def _arm_timer_for(
+        self, delay: float, period: float, to: Target, message: object, priority: Priority | None
+    ) -> Timer:
+        return self._run(arm_timer, self._meta, delay, period, to, message, priority)
+
     # -- identity ----------------------------------------------------------------------------------
 
     @property
@@ -300,39 +311,6 @@ class MetaProcess:
         """
         return await self._meta.send_wait(to, message, priority)
 
-    def send_after(
-        self,
-        delay: float,
-        to: "Target[Behaviour[M]]",
-        message: Sent[M],
-        *,
-        priority: Priority | None = None,
-    ) -> Timer:
-        """Send a message ``delay`` seconds from now, unless this meta-process ends first.
-
-        Raises:
-            BadInputError: the delay is negative or not a number.
-        """
-        check_number("delay", delay, least=0.0)
-        return self._run(arm_timer, self._meta, delay, 0.0, to, message, priority)
-
-    def send_every(
-        self,
-        period: float,
-        to: "Target[Behaviour[M]]",
-        message: Sent[M],
-        *,
-        priority: Priority | None = None,
-    ) -> Timer:
-        """Send a message every ``period`` seconds until the timer is cancelled or this meta-process
-        ends.
-
-        Raises:
-            BadInputError: the period is not positive.
-        """
-        check_number("period", period, least=1e-6)
-        return self._run(arm_timer, self._meta, period, period, to, message, priority)
-
     def request(
         self,
         to: Target,
@@ -350,25 +328,6 @@ class MetaProcess:
     def cancel_request(self, ref: Ref) -> bool:
         """Cancel a request. True if it was open: then no ``handle_response`` follows."""
         return self._run(self._meta.cancel_request, ref)
-
-    def reply(self, caller: Caller, value: object) -> bool:
-        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if the caller has
-        stopped waiting.
-
-        Raises:
-            NotAllowedError: the handler is not running.
-        """
-        self._meta.allow(MetaOperation.REPLY)
-        return self._meta.kernel.calls.reply(check_caller(caller), value, None)
-
-    def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer such a call with an exception. False if the caller has stopped waiting.
-
-        Raises:
-            NotAllowedError: the handler is not running.
-        """
-        self._meta.allow(MetaOperation.REPLY)
-        return self._meta.kernel.calls.reply(check_caller(caller), None, check_error(error))
 
     def spawn(self, behaviour: "MetaProcess", **options: Unpack[MetaKeywords]) -> Alias:
         """Start a meta-process that belongs to this meta-process, from a thread. Blocks until the
@@ -445,25 +404,16 @@ class MetaProcess:
 
     # -- unavailable verbs -------------------------------------------------------------------------
 
-    def call(self, to: Target, request: object, **_: object) -> NoReturn:
-        """Not available: neither half can wait for an answer. Use :meth:`request`."""
-        raise NotAllowedError(
-            "a meta-process cannot wait for an answer; use self.request(to, request) and "
-            "handle_response"
-        )
-
-    def link(self, target: object) -> NoReturn:
-        """Not available: a meta-process ends with its owner, and the owner can link."""
-        raise NotAllowedError(
-            "a meta-process cannot link; it ends with its owner, and the owner can link to its "
-            "alias"
-        )
-
-    def monitor(self, target: object) -> NoReturn:
-        """Not available: let the owner monitor, and send a message to the meta-process."""
-        raise NotAllowedError(
-            "a meta-process cannot monitor; let its owner monitor, and send a message here on Down"
-        )
+    call = refused_verb(
+        "a meta-process cannot wait for an answer; use self.request(to, request) and "
+        "handle_response"
+    )
+    link = refused_verb(
+        "a meta-process cannot link; it ends with its owner, and the owner can link to its alias"
+    )
+    monitor = refused_verb(
+        "a meta-process cannot monitor; let its owner monitor, and send a message here on Down"
+    )
 
     def _watch_writes(self) -> None:
         """Warn about each attribute that both the reader and the handler write. For

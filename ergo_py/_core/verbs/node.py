@@ -10,12 +10,12 @@ from trio.lowlevel import current_task
 
 from ..inspection.watchdog import Watchdog
 from ..kernel import Kernel
+from ..messaging.calls import Calls
 from ..metas.meta import Meta
 from ..processes.process import Process
 from ..processes.spawn import caller_in, spawn_process
 from ..runtime.bridge import get_ident
 from ..runtime.thread_parent import task_waiting_for_thread
-from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import Priority
 from ..vocabulary.errors import (
@@ -31,8 +31,6 @@ from ..vocabulary.reasons import SHUTDOWN, Reason, Shutdown
 from .behaviour import Behaviour, behaviour_of
 from .common import (
     arm_timer,
-    check_caller,
-    check_error,
     check_priority,
     check_timeout,
     exit_target,
@@ -40,6 +38,7 @@ from .common import (
     release_name,
 )
 from .node_inspection import NodeInspection
+from .replies_and_timers import RepliesAndTimers
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -68,7 +67,7 @@ class _NotOfANode:
         raise AttributeError(self._hint)
 
 
-class Node(NodeInspection):
+class Node(NodeInspection, RepliesAndTimers):
     """A running node. Its verbs are for code outside any process. ``send``, ``reply`` and the
     inspection verbs work from any thread.
     """
@@ -101,6 +100,14 @@ class Node(NodeInspection):
     def log(self) -> "FilteringBoundLogger":
         """A structlog logger bound to the node."""
         return self._kernel.logger
+
+    def _calls_for_reply(self) -> Calls:
+        return self._kernel.calls
+
+    def _arm_timer_for(
+        self, delay: float, period: float, to: Target, message: object, priority: Priority | None
+    ) -> Timer:
+        return self._run(arm_timer, self._timers, delay, period, to, message, priority)
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -271,30 +278,6 @@ class Node(NodeInspection):
             caller_in(current_task()), self.pid, to, message, check_priority(priority), timeout
         )
 
-    def send_after(
-        self,
-        delay: float,
-        to: Target[Behaviour[M]],
-        message: Sent[M],
-        *,
-        priority: Priority = Priority.NORMAL,
-    ) -> Timer:
-        """Send a message ``delay`` seconds from now."""
-        check_number("delay", delay, least=0.0)
-        return self._run(arm_timer, self._timers, delay, 0.0, to, message, priority)
-
-    def send_every(
-        self,
-        period: float,
-        to: Target[Behaviour[M]],
-        message: Sent[M],
-        *,
-        priority: Priority = Priority.NORMAL,
-    ) -> Timer:
-        """Send a message every ``period`` seconds until the timer is cancelled."""
-        check_number("period", period, least=1e-6)
-        return self._run(arm_timer, self._timers, period, period, to, message, priority)
-
     @overload
     async def call(
         self,
@@ -381,16 +364,6 @@ class Node(NodeInspection):
         return self._kernel.calls.call_from_thread(
             process, self._kernel.pid, to, request, timeout, priority
         )
-
-    def reply(self, caller: Caller, value: object) -> bool:
-        """Answer a deferred call, from any thread. False if the caller has stopped waiting."""
-        return self._kernel.calls.reply(check_caller(caller), value, None)
-
-    def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer a deferred call with an exception, from any thread. False if the caller has
-        stopped waiting.
-        """
-        return self._kernel.calls.reply(check_caller(caller), None, check_error(error))
 
     # -- names -------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from ergo_py import (
 )
 from ergo_py._core.verbs.behaviour import Behaviour
 from ergo_py._core.verbs.links_and_events import LinksAndEvents
+from ergo_py._core.verbs.replies_and_timers import RepliesAndTimers
 from ergo_py.errors import DeadlockError, InitTimeoutError
 from ergo_py.info import Dispatcher, State
 from tests._core.processes.threaded import forever, run_out_of_time
@@ -446,7 +447,7 @@ async def test_every_verb_works_in_a_callback_that_runs_in_a_thread(
 def test_every_verb_is_covered() -> None:
     verbs = {
         name
-        for name in [*vars(Behaviour), *vars(LinksAndEvents), "service"]
+        for name in [*vars(Behaviour), *vars(LinksAndEvents), *vars(RepliesAndTimers), "service"]
         if not name.startswith("_")
     }
 
