@@ -314,7 +314,7 @@ def _messages() -> Iterator[Moved]:
         "from ergo_py.testing import Tape  # tape.recording(Behaviour)",
     )
     yield _message("ergo_py.cluster", "NoMembersError", "Spread.NoMembersError")
-    yield _message("ergo_py.cluster", "ClusterNameTakenError", "Cluster.NameTakenError")
+    yield _message("ergo_py.cluster", "ClusterNameTakenError", "Cluster.TakenError")
     yield _message("ergo_py.cluster", "LeaseLostError", "Singleton.LeaseLostError")
     yield _message("ergo_py.cluster", "lease_of", "Singleton.lease_of")
     yield _message("ergo_py.workers", "ProcessLostError", "ProcessCalls.LostError")

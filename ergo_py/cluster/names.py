@@ -44,7 +44,7 @@ class Cluster:
     methods belong on the loop of the node.
     """
 
-    NameTakenError: TypeAlias = ClusterNameTakenError
+    TakenError: TypeAlias = ClusterNameTakenError
 
     def __init__(self, node: Node) -> None:
         """Use the cluster of a node.
@@ -83,7 +83,7 @@ class Cluster:
             wait: seconds to wait for the name if another process has it.
 
         Raises:
-            Cluster.NameTakenError: another process has the name, or had it and its lease lasts.
+            Cluster.TakenError: another process has the name, or had it and its lease lasts.
             ProcessUnknownError: there is no such process on this node.
             StoreError: the store of names cannot be reached.
             NotAllowedError: this node is draining.

@@ -4,7 +4,7 @@ actors.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack, cast
 
 from ..messaging.calls import Calls
 from ..metas.meta import Meta
@@ -404,14 +404,14 @@ class MetaProcess(RepliesAndTimers):
 
     # -- unavailable verbs -------------------------------------------------------------------------
 
-    call = refused_verb(
+    call: Callable[..., NoReturn] = refused_verb(
         "a meta-process cannot wait for an answer; use self.request(to, request) and "
         "handle_response"
     )
-    link = refused_verb(
+    link: Callable[..., NoReturn] = refused_verb(
         "a meta-process cannot link; it ends with its owner, and the owner can link to its alias"
     )
-    monitor = refused_verb(
+    monitor: Callable[..., NoReturn] = refused_verb(
         "a meta-process cannot monitor; let its owner monitor, and send a message here on Down"
     )
 

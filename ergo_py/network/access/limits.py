@@ -5,6 +5,7 @@ values that travel.
 from collections.abc import Callable
 from typing import Final
 
+from ..._core.vocabulary.errors import CallError
 from ..._core.vocabulary.options import check_number
 from ..errors import TooManyCallsError
 
@@ -72,7 +73,7 @@ class Limits:
 
     def call_error(
         self, keeper: str, asker: str, callee: str, to: object = None, request: object = None
-    ) -> TooManyCallsError:
+    ) -> CallError:
         """The error of a call of the node ``asker`` that the node ``keeper`` refuses."""
         return TooManyCallsError(
             f"{self.calls} calls of {asker!r} to {callee!r} wait for an answer, which is the limit "

@@ -58,10 +58,10 @@ class World:
     ``@simulated`` makes a world for each seed, and gives it to the test.
     """
 
-    all_answered = staticmethod(all_answered)
-    at_most_one = staticmethod(at_most_one)
-    kept = staticmethod(kept)
-    linearizable = staticmethod(linearizable)
+    all_answered: Final = staticmethod(all_answered)
+    at_most_one: Final = staticmethod(at_most_one)
+    kept: Final = staticmethod(kept)
+    linearizable: Final = staticmethod(linearizable)
 
     def __init__(self, plan: Plan, *, is_drawn: bool = True) -> None:
         self.plan: Plan = plan

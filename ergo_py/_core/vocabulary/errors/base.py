@@ -31,9 +31,12 @@ class Kinds:
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
-        family = next(base for base in cls.__mro__ if Kinds in base.__bases__)
-        cls.__name__ = cls.__qualname__ = family.__name__
-        cls.__module__ = family.__module__
+        _show_as(cls, next(base for base in cls.__mro__ if Kinds in base.__bases__))
+
+
+def _show_as(kind: type, family: type) -> None:
+    kind.__name__ = kind.__qualname__ = family.__name__
+    kind.__module__ = family.__module__
 
 
 class BadInputError(ErgoError, ValueError):
