@@ -9,10 +9,25 @@ from typing import Any
 import pytest
 import trio
 
+import ergo_py.entities.shards.wire  # noqa: F401 - its errors travel, too
 from ergo_py import Actor, Caller, MailboxFullError, MetaProcess, Name, NoNode, TargetDownError, Why
-from ergo_py.errors import CallFailedError, SendError
+from ergo_py._core.vocabulary.errors import (
+    EventUnknownError,
+    InitTimeoutError,
+    TooManyProcessesError,
+    TooManyReadersError,
+)
+from ergo_py.entities.errors import StateTooLargeError, StateTypeError, StateUnreadableError
+from ergo_py.errors import CallFailedError, ErgoError, SendError
 from ergo_py.network import Local, Memory, UnreadableError
-from ergo_py.network.errors import MessageTooLargeError, MessageTypeError, NodeBusyError
+from ergo_py.network.errors import (
+    MessageTooLargeError,
+    MessageTypeError,
+    NodeBusyError,
+    TooManyCallsError,
+)
+from ergo_py.network.messages.message_types import MessageTypes
+from ergo_py.network.protocol.failures import error_of, failure_of
 from tests.actors import Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, make_network, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
@@ -200,3 +215,30 @@ async def test_a_reader_thread_floods_another_node_within_the_bound() -> None:
     assert [number for number, _ in heard] == list(range(3000))
     # The last message may exceed the bound, and so may messages with promised room.
     assert 15_000 < most <= 16_384 + 64 * 200
+
+
+@pytest.mark.parametrize(
+    "error, name",
+    [
+        (EventUnknownError("prices"), "EventUnknownError"),
+        (InitTimeoutError("Counter", 1.0), "InitTimeoutError"),
+        (TooManyProcessesError(3), "TooManyProcessesError"),
+        (TooManyReadersError(3), "TooManyReadersError"),
+        (TooManyCallsError("too many", 3, None, None), "TooManyCallsError"),
+        (StateTypeError("no class"), "StateTypeError"),
+        (StateTooLargeError("Account", 9, 3), "StateTooLargeError"),
+        (StateUnreadableError("Account", "a", "Balance", "no field"), "StateUnreadableError"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_kind_of_an_error_travels_under_the_name_of_the_first_version(
+    error: ErgoError, name: str
+) -> None:
+    types = MessageTypes([])
+
+    kind, body = failure_of(error, types)
+    payload: Any = types.decode(body)
+    arrived = error_of(kind, None, None, payload, True)
+
+    assert payload[0] == name
+    assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))
