@@ -49,9 +49,9 @@ def refused_verb(text: str) -> Callable[..., NoReturn]:
     """A verb that a class does not have: its call raises the text."""
 
     def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        """Not available: its call says what to write instead."""
         raise NotAllowedError(text)
 
-    refuse.__doc__ = f"Not available: {text}."
     return refuse
 
 

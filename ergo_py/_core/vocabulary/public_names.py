@@ -13,6 +13,7 @@ __all__ = [
     "load_on_first_use",
     "name_for_annotations",
     "platform_text",
+    "show_as",
     "show_members",
     "show_public_names",
     "show_under",
@@ -143,6 +144,13 @@ def show_under(module: str, names: Iterable[str], namespace: Mapping[str, object
         value = namespace[name]
         if isinstance(value, type | FunctionType) and value.__module__.startswith(package):
             value.__module__ = module
+
+
+def show_as(member: type, shown: type) -> None:
+    """Let a class print as another, under whose name programs know it."""
+    member.__name__ = shown.__name__
+    member.__qualname__ = shown.__qualname__
+    member.__module__ = shown.__module__
 
 
 def show_members(owner: type, defined_by: type | None = None) -> None:

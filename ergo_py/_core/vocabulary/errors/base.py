@@ -3,6 +3,7 @@
 from collections.abc import Coroutine
 from typing import Final
 
+from ..public_names import show_as
 from ..reasons import Crashed
 from ..text import shown
 
@@ -31,12 +32,7 @@ class Kinds:
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
-        _show_as(cls, next(base for base in cls.__mro__ if Kinds in base.__bases__))
-
-
-def _show_as(kind: type, family: type) -> None:
-    kind.__name__ = kind.__qualname__ = family.__name__
-    kind.__module__ = family.__module__
+        show_as(cls, next(base for base in cls.__mro__ if Kinds in base.__bases__))
 
 
 class BadInputError(ErgoError, ValueError):
