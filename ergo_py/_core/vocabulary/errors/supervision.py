@@ -187,11 +187,10 @@ class ServiceGoneError(ServiceError):
     """The child behind the service has ended and will not restart. ``reason`` says why it ended."""
 
     kind = "gone"
-    reason: Reason  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, service: str, message: object, reason: Reason) -> None:
         super().__init__(f"service {service!r} is gone: {reason}", service, message)
-        self.reason = reason
+        self.reason: Reason = reason  # pyright: ignore[reportIncompatibleVariableOverride]
         self.__cause__: BaseException | None = error_of(reason)
 
 
@@ -259,11 +258,10 @@ class TaskEndedError(TaskError):
     """A task was cancelled, killed, or ended with its parent before its function returned."""
 
     kind = "ended"
-    reason: Reason  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, name: str, reason: Reason) -> None:
         super().__init__(name, f"the task {name} ended before its function returned: {reason}")
-        self.reason = reason
+        self.reason: Reason = reason  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class TooManyTasksError(TaskError):
