@@ -92,11 +92,15 @@ class ThreadDemand(_Demand):
 
 
 class AsyncioDemand(_Demand):
-    """Asks a task of asyncio. Until ``feeder`` is set, no result is asked for, and no item."""
+    """Asks a task of asyncio. Before :meth:`begin`, no result is asked for, and no item."""
 
     def __init__(self) -> None:
         super().__init__()
         self.feeder: Feeder | None = None
+
+    def begin(self, feeder: "Feeder") -> None:
+        """Ask this one for items from now on."""
+        self.feeder = feeder
 
     def ask(self) -> None:
         """Ask for an item."""

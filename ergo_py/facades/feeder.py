@@ -33,6 +33,11 @@ class Feeder:
         self._is_ending = False
         """A further cancellation would interrupt the close of the iterable."""
 
+    def take_failure(self) -> BaseException | None:
+        """The exception of the iterable, once."""
+        failure, self.failure = self.failure, None
+        return failure
+
     def ask(self) -> None:
         """Let an item be taken and given."""
         self._asked.set()

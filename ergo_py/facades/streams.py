@@ -255,15 +255,16 @@ class AsyncioMap(AsyncioStream[T]):
     async def __anext__(self) -> T:
         from .feeder import Feeder  # noqa: PLC0415 - as above
 
-        if self._demand.feeder is None:
+        feeder = self._demand.feeder
+        if feeder is None:
             self._check_loop()
             give = partial(self._kernel.router.bridge.undo, self._demand.give)
-            self._demand.feeder = Feeder(self._items, give)
-        feeder = self._demand.feeder
+            feeder = Feeder(self._items, give)
+            self._demand.begin(feeder)
         try:
             return await super().__anext__()
         except StopAsyncIteration as end:
-            failure, feeder.failure = feeder.failure or end, None
+            failure = feeder.take_failure() or end
         raise failure
 
     async def aclose(self) -> None:

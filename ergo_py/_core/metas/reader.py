@@ -194,10 +194,6 @@ class Reader:
                 meta.pass_on(result.error)
         elif isinstance(result, outcome.Error):
             meta.finish(meta.failed("start", result.error))
-        elif self.has_thread and meta.ending.can_run_in_passing():
-            # As for a reader without a task: a task for the termination of each short connection
-            # costs a pass of the loop and a fifth of the processor time.
-            meta.ending.run_in_passing(Normal())
         else:
             meta.finish(Normal())
         if self.abandoned:

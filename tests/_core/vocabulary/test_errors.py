@@ -137,6 +137,15 @@ def test_every_error_but_reject_is_an_ergo_error() -> None:
 
 
 # An error, the facts it carries, and the words without which its text would not help.
+class Handle:
+    """Has the address of its process, and is none."""
+
+    pid = PID("node@host", 1, 1)
+
+
+HANDLE = Handle()
+
+
 def cases() -> list[tuple[BaseException, dict[str, Any], list[str]]]:
     """An error of each class, with its attributes and words of its text."""
     return [
@@ -156,6 +165,11 @@ def cases() -> list[tuple[BaseException, dict[str, Any], list[str]]]:
             TargetTypeError(5.5),
             {"what": "target", "given": 5.5},
             ["got 5.5", "a PID, an Alias, a Name, a Key, or a str"],
+        ),
+        (
+            TargetTypeError(HANDLE),
+            {"what": "target", "given": HANDLE},
+            ["a PID, an Alias", "write its `.pid`"],
         ),
         (
             InitError("Counter", PROBLEM),

@@ -50,7 +50,7 @@ from ergo_py.testing import World, simulated
 from ergo_py.testing.world.node import WorldNode
 from tests.dispatched import Doer
 from tests.entities.support import Sharing, host_of, keeping_of
-from tests.support import Passes, process_of
+from tests.support import Passes, kernel_of, process_of
 
 SHARDS = 6
 LEASE = 4.0
@@ -932,7 +932,7 @@ async def test_a_node_that_gets_its_lease_while_it_drains_passes_calls_on(world:
     [one] = await start_nodes(world, store, 1)
     await wait_balanced([one])
     assert [await add(one, key) for key in KEYS] == [1] * len(KEYS)
-    kernel = one.node._kernel
+    kernel = kernel_of(one.node)
     lease = LeaseKeeper(
         network_of(kernel).carrier.store(),
         host_lease("entities", "b@world"),
