@@ -35,7 +35,8 @@ ERGO_PURE=1 {_PYTEST} "$@"
 """,
     ),
     "test-matrix": Command(
-        "run the tests on every Python from 3.11 to 3.14 and 3.14t found here", '.ci/test-matrix "$@"'
+        "run the tests on every Python from 3.11 to 3.14 and 3.14t found here",
+        '.ci/test-matrix "$@"',
     ),
     "test-bounds": Command(
         "run a part of the tests with the lowest and the newest dependencies that pyproject.toml "
