@@ -195,7 +195,8 @@ def test_a_new_project_needs_this_version_of_ergo_py(folder: Path) -> None:
 def test_the_tools_of_a_new_project_have_the_versions_of_this_project(folder: Path) -> None:
     theirs = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    known = {*ours["dependency-groups"]["test"], *ours["dependency-groups"]["lint"]}
+    groups = ours["dependency-groups"]
+    known = {*groups["test-free-threaded"], *groups["lint"]}
 
     assert set(theirs["project"]["optional-dependencies"]["dev"]) < known
     assert theirs["project"]["dependencies"][1] in ours["project"]["dependencies"]
