@@ -221,6 +221,7 @@ def test_an_error_names_the_asyncio_line_for_a_blocking_verb(name: str, text: st
     check()
 
 
+@pytest.mark.filterwarnings("ignore:'asyncio.iscoroutinefunction' is deprecated")  # from 3.14 on
 def test_a_verb_is_async_for_frameworks_if_it_is_awaited() -> None:
     """FastAPI and `unittest` ask the function, and would drop its coroutine."""
     facades = [AsyncioNode, *(each for each in vars(handles).values() if is_of_asyncio(each))]

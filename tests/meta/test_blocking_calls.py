@@ -2,6 +2,7 @@
 
 import gc
 import sqlite3
+import sys
 import threading
 import time
 import weakref
@@ -164,6 +165,10 @@ async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:
         assert (shown["done"], shown["failed"], shown["busy"]) == ("5", "4", "0")
 
 
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(),
+    reason="without a GIL, a garbage collection frees what other threads have referred to",
+)
 async def test_an_error_is_freed_without_a_garbage_collection() -> None:
     """With it what the failed function had: a connection to a server, which stayed open."""
     held: list[weakref.ref[Device]] = []
