@@ -127,13 +127,19 @@ async def test_a_function_of_the_owner_fails_if_the_meta_process_is_killed_meanw
 
 
 async def test_functions_of_many_tasks_of_the_owner_run_in_order_and_all_end() -> None:
-    gate = threading.Event()
+    begun, gate = threading.Event(), threading.Event()
+
+    def block(_device: Device) -> None:
+        begun.set()
+        gate.wait()
+
     calls = BlockingCalls(factory=Device, max_waiting=1)
     async with owning() as owned:
         alias = await owned.spawn(calls)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(calls.run, lambda _device: gate.wait())
+                nursery.start_soon(calls.run, block)
+                await eventually(begun.is_set)
                 for number in range(5):
                     nursery.start_soon(calls.run, partial(Device.work, what=number))
                     await trio.testing.wait_all_tasks_blocked()
